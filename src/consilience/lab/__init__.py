@@ -1,0 +1,1 @@
+"""Experiments: data, models, attacks, protocols, tables, figures."""
