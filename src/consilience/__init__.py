@@ -1,3 +1,51 @@
-"""Consilience: infer the truth from sources nobody can vouch for."""
+"""Consilience: infer the truth from sources nobody can vouch for.
+
+import consilience as cs
+
+consensus = cs.aggregate({"ann": update, "bob": update, "eve": update})
+consensus.value, consensus.weights, consensus.noise, consensus.rejected
+"""
+
+from consilience.beliefs import Beliefs
+from consilience.catalogue import methods
+from consilience.consensus import Consensus, aggregate
+from consilience.coordinatewise import CoordinateMedian, TrimmedMean
+from consilience.errors import ConsilienceError, MemoryFileError, UpdateError
+from consilience.estimators.average import (
+    GivenCovariance,
+    Mean,
+    overlap_covariance,
+    precision_weighted_mean,
+)
+from consilience.estimators.icov import ICOV
+from consilience.estimators.icov_full import FullCovariance
+from consilience.estimators.ivar import IVAR
+from consilience.estimators.medians import GeometricMedian
+from consilience.estimators.selection import Krum
+from consilience.evidence import Evidence
+from consilience.memory import Memory
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ICOV",
+    "IVAR",
+    "Beliefs",
+    "Consensus",
+    "ConsilienceError",
+    "CoordinateMedian",
+    "Evidence",
+    "FullCovariance",
+    "GeometricMedian",
+    "GivenCovariance",
+    "Krum",
+    "Mean",
+    "Memory",
+    "MemoryFileError",
+    "TrimmedMean",
+    "UpdateError",
+    "aggregate",
+    "methods",
+    "overlap_covariance",
+    "precision_weighted_mean",
+]

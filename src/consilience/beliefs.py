@@ -1,0 +1,105 @@
+"""Beliefs: what was inferred from the evidence, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from consilience.evidence import Evidence, Matrix, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """The noise model Φ = VVᵀ + diag(σ²) of ICOV; with no column in V, that of IVAR.
+
+    V here carries the paper's σ_u, as only the product is identified.
+    """
+
+    factors: Matrix  # V, (J, D)
+    own: Vector  # σ_j², (J,)
+    shared: bool = False  # one σ² for all parties
+    prior_variance: float = np.inf  # τ² or σ_y²: of the truth about the centre
+
+    @property
+    def covariance(self) -> Matrix:
+        """Return Φ."""
+        product: Matrix = self.factors @ self.factors.T
+        product[np.diag_indices_from(product)] += self.own
+        return product
+
+    def extended(self, positions: list[int], size: int) -> Latent:
+        """Return the model for more parties, of which only those at the positions are known."""
+        factors, own = np.full((size, self.factors.shape[1]), np.nan), np.full(size, np.nan)
+        factors[positions], own[positions] = self.factors, self.own
+        return replace(self, factors=factors, own=own)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What one round's inference hands to the next: the paper's ⟨v_j, σ_j⟩, by party."""
+
+    parties: tuple[str, ...]
+    noise: Vector  # (J,)
+    latent: Latent | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Beliefs:
+    """How far each party can be trusted, in the order of ``evidence.parties``.
+
+    ``weights`` has one vector per block of the evidence, over the block's parties; what it lacks to
+    one is the weight of the centre. The noise of a party is the standard deviation, per coordinate,
+    of its update about the truth (for methods with no model: about the consensus).
+    """
+
+    evidence: Evidence
+    weights: tuple[Vector, ...]
+    noise: Vector  # (J,)
+    covariance: Matrix | None = None  # Φ, (J, J), where the method has one
+    latent: Latent | None = None  # the parameters behind Φ
+    variance: Vector | None = None  # λ of each block: posterior variance of the truth, VB only
+    iterations: int = 0
+    converged: bool = True
+    objective: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Everybody the beliefs are about."""
+        return self.evidence.parties
+
+    @property
+    def known(self) -> Known:
+        """What the next round may start from."""
+        return Known(self.parties, self.noise, self.latent)
+
+
+class Estimator(Protocol):
+    """A method that needs only the evidence: a pure function of it, with its parameters."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether earlier rounds are evidence for this one."""
+        ...
+
+    def infer(
+        self,
+        evidence: Evidence,
+        *,
+        sample_counts: Mapping[str, float] | None = None,
+        start: Known | None = None,
+    ) -> Beliefs:
+        """Return the beliefs the evidence supports, starting from what is known if given."""
+        ...
+
+
+def uniform(count: int) -> Vector:
+    """Return equal weights that sum to one."""
+    return np.full(count, 1.0 / count)
+
+
+def with_centre(weights: Vector) -> Vector:
+    """Append the centre's weight, so that all points' weights sum to one."""
+    return np.append(weights, 1.0 - weights.sum())

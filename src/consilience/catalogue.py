@@ -1,0 +1,52 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from consilience.beliefs import Estimator
+from consilience.coordinatewise import CoordinateMedian, TrimmedMean
+from consilience.errors import ConsilienceError
+from consilience.estimators.average import Mean
+from consilience.estimators.icov import ICOV
+from consilience.estimators.icov_full import FullCovariance
+from consilience.estimators.ivar import IVAR
+from consilience.estimators.medians import GeometricMedian
+from consilience.estimators.selection import Krum
+
+Method = Estimator | TrimmedMean
+
+DEFAULT = "ivar-vb"
+
+_METHODS: dict[str, Callable[[], Method]] = {
+    "mean": Mean,
+    "geometric-median": GeometricMedian,
+    "coordinate-median": CoordinateMedian,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
+    "multi-krum": lambda: Krum(selected=None),
+    "ivar-mle": lambda: IVAR("mle"),
+    "ivar-vb": lambda: IVAR("vb"),
+    # As in the paper: one noise level for all, few hidden directions.
+    "icov-mle": lambda: ICOV("mle", rank=2, noise="shared"),
+    "icov-vb": ICOV,
+    "icov-full": FullCovariance,
+}
+
+
+def methods() -> tuple[str, ...]:
+    """Return the names that ``method=`` takes."""
+    return tuple(_METHODS)
+
+
+def resolve(method: str | Method) -> Method:
+    """Return the method of a name, or the method itself."""
+    if not isinstance(method, str):
+        if isinstance(method, TrimmedMean) or hasattr(method, "infer"):
+            return method
+        raise ConsilienceError(
+            f"method is a name or an estimator such as IVAR(), found {type(method).__name__}"
+        )
+    if method not in _METHODS:
+        raise ConsilienceError(f"unknown method {method!r}; choose from {', '.join(_METHODS)}")
+    return _METHODS[method]()

@@ -1,0 +1,98 @@
+"""The second pass over the updates: the weighted sum, and where it lies from a party."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from consilience.coordinatewise import TrimmedMean
+from consilience.evidence import Vector
+from consilience.tensors import Array, Tensor
+from consilience.updates import Path, Updates
+
+Storage = dict[Path, Array]
+
+_CHUNK = 1 << 15
+
+
+def combine(updates: Updates, weights: Vector, centre_weight: float) -> Storage:
+    """Return Σ_j w_j x_j plus the centre's share, tensor by tensor, in the updates' dtypes."""
+    stack = updates.stack
+    if stack is not None and stack.dtype.itemsize >= 4 and updates.center is None:
+        return {updates.floats[0]: weights.astype(stack.dtype) @ stack}
+    model = updates.leaves[updates.template()]
+    terms = [(w, leaves) for w, leaves in zip(weights, updates.leaves, strict=True) if w != 0]
+    if updates.center is not None and centre_weight != 0:
+        terms.append((centre_weight, updates.center))
+    return {
+        path: _sum(model[path], [(float(w), leaves[path]) for w, leaves in terms])
+        for path in updates.floats
+    }
+
+
+def _sum(model: Tensor, terms: list[tuple[float, Tensor]]) -> Array:
+    from scipy.linalg import blas  # here, since it takes longer to import than all the rest
+
+    wide = any(tensor.wide for _, tensor in terms)
+    dtype, axpy = (np.float64, blas.daxpy) if wide else (np.float32, blas.saxpy)
+    out, spare = model.empty(), np.empty(min(model.size, _CHUNK), dtype)
+    total = np.empty_like(spare)
+    for start in range(0, model.size, _CHUNK):
+        stop = min(start + _CHUNK, model.size)
+        piece = total[: stop - start]
+        piece[:] = 0
+        for weight, tensor in terms:
+            axpy(_piece(tensor, start, stop, spare), piece, a=weight)
+        model.store(piece, out[start:stop])
+    return out
+
+
+def reduce_coordinates(updates: Updates, rule: TrimmedMean) -> tuple[Storage, Vector, Vector]:
+    """Return a coordinate-wise rule's value, each party's share in it and its squared distance."""
+    count = len(updates.parties)
+    shares, squares = np.zeros(count), np.zeros(count)
+    buffer = np.empty(
+        (count, max(256, _CHUNK // count)), np.float64 if updates.wide else np.float32
+    )
+    model = updates.leaves[updates.template()]
+    value = {path: model[path].empty() for path in updates.floats}
+    for path, out in value.items():
+        for start in range(0, out.size, buffer.shape[1]):
+            stop = min(start + buffer.shape[1], out.size)
+            chunk = buffer[:, : stop - start]
+            for row, leaves in zip(chunk, updates.leaves, strict=True):
+                leaves[path].read(start, stop, row)
+            reduced, share = rule.reduce(chunk)
+            model[path].store(reduced, out[start:stop])
+            shares += share
+            squares += ((chunk - reduced) ** 2).sum(axis=1, dtype=np.float64)
+    return value, shares / updates.size, squares / updates.size
+
+
+def distance(updates: Updates, value: Mapping[Path, Array], party: int) -> float:
+    """Return the mean squared distance per coordinate of a value from a party's update."""
+    model = updates.leaves[updates.template()]
+    total = 0.0
+    for path, out in value.items():
+        mine, theirs = replace(model[path], storage=out), updates.leaves[party][path]
+        dtype = np.float64 if mine.wide or theirs.wide else np.float32
+        difference: Array = np.empty(min(out.size, _CHUNK), dtype)
+        spare = np.empty_like(difference)
+        for start in range(0, out.size, _CHUNK):
+            x = _piece(mine, start, start + _CHUNK, difference)
+            y = _piece(theirs, start, start + _CHUNK, spare)
+            np.subtract(x, y, out=difference[: x.size])
+            total += float(np.dot(difference[: x.size], difference[: x.size]))
+    return total / updates.size
+
+
+def _piece(tensor: Tensor, start: int, stop: int, spare: Array) -> Array:
+    """Return a piece of a tensor as it lies, or read into the spare array if its dtype differs."""
+    stop = min(stop, tensor.size)
+    if tensor.storage.dtype == spare.dtype:
+        return tensor.storage[start:stop]
+    piece = spare[: stop - start]
+    tensor.read(start, stop, piece)
+    return piece

@@ -1,0 +1,215 @@
+"""aggregate(): the one verb, and the consensus it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from consilience.beliefs import Beliefs, Estimator, with_centre
+from consilience.catalogue import DEFAULT, Method, resolve
+from consilience.combine import Storage, combine, distance, reduce_coordinates
+from consilience.coordinatewise import TrimmedMean
+from consilience.errors import ConsilienceError
+from consilience.estimators.uncertainty import noise_intervals
+from consilience.evidence import Evidence, Matrix, Vector, observe
+from consilience.memory import Memory
+from consilience.updates import Updates, parse
+
+# Sampled evidence must foretell how far the consensus lies from its heaviest party this well.
+# What hides between the sampled coordinates and matters shows in the consensus, and so here.
+_SURPRISE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    """The combined update, and the beliefs it came from."""
+
+    value: Any  # structure, dtypes and device of the updates
+    parties: tuple[str, ...]  # whose updates were usable, in the order given
+    weights: dict[str, float]  # of everybody; zero for the rejected
+    noise: dict[str, float]  # standard deviation per coordinate; NaN where unknown
+    covariance: Matrix | None  # (J, J), in the order of parties
+    rejected: dict[str, str]  # party -> reason
+    variance: float | None  # λ: posterior variance per coordinate of the value, VB only
+    beliefs: Beliefs | None = field(repr=False)  # None for coordinate-wise rules
+    diagnostics: dict[str, Any] = field(repr=False)
+
+    def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return an interval for each party's noise (ivar-vb and icov-vb)."""
+        if self.beliefs is None:
+            raise ConsilienceError("coordinate-wise rules have no model of noise")
+        ends = noise_intervals(self.beliefs, level)
+        by_party = dict(zip(self.beliefs.parties, ends, strict=True))
+        return {p: (float(by_party[p][0]), float(by_party[p][1])) for p in self.parties}
+
+
+def aggregate(
+    updates: Any,
+    method: str | Method = DEFAULT,
+    memory: Memory | None = None,
+    center: Any = None,
+    sample_counts: Mapping[str, float] | Sequence[float] | None = None,
+    *,
+    exact: bool = False,
+) -> Consensus:
+    """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
+
+    Args:
+        updates: ``{party id: update}``, a sequence of updates, or a (J, K) array. An update is a
+            tensor (numpy, torch, anything with ``__array__`` or ``__dlpack__``), or a mapping or
+            sequence of updates. Never changed.
+        method: a name from `methods`, or an estimator with parameters, such as ``IVAR("mle")``.
+        memory: what earlier rounds taught; brought up to date if the round succeeds.
+        center: where a prior expects the truth: the previous global model if the updates are
+            parameters. Zero, for gradients and differences, if not given.
+        sample_counts: how many samples each party says it used. ``mean`` and ``geometric-median``
+            weigh by them; the other methods infer quality from the evidence.
+        exact: look at every coordinate also where a sample of 65,536 or more would do.
+
+    A party whose update cannot be used is rejected with a reason, and the round goes on.
+    """
+    chosen = resolve(method)
+    started = perf_counter()
+    parsed = parse(updates, center)
+    counts, bad = _counts(sample_counts, parsed)
+    parsed = parsed.without(bad)
+    if isinstance(chosen, TrimmedMean):
+        return _coordinatewise(parsed.screened(), chosen, started)
+    return _evidence_based(parsed, chosen, memory, counts, started, exact=exact)
+
+
+def _evidence_based(
+    updates: Updates,
+    estimator: Estimator,
+    memory: Memory | None,
+    sample_counts: Mapping[str, float] | None,
+    started: float,
+    *,
+    exact: bool,
+) -> Consensus:
+    """Two passes over the updates, one for the evidence and one for the sum."""
+    updates, now = observe(updates, exact=exact)
+    observed = perf_counter()
+    evidence = now if memory is None else memory.recall(now)
+    beliefs = estimator.infer(
+        evidence if estimator.remembers else now,
+        sample_counts=sample_counts,
+        start=None if memory is None else memory.known,
+    )
+    weights = _weights(updates, beliefs)
+    inferred = perf_counter()
+    value = combine(updates, weights, 1.0 - float(weights.sum()))
+    sampled = now.blocks[0].count < updates.size
+    if sampled and _surprising(updates, now, weights, value):
+        return _evidence_based(updates, estimator, memory, sample_counts, started, exact=True)
+    if memory is not None:
+        memory.keep(evidence, beliefs)
+    heaviest = int(np.argmax(weights))
+    result = updates.rebuild(value, heaviest)
+    seconds = {
+        "evidence": observed - started,
+        "inference": inferred - observed,
+        "combination": perf_counter() - inferred,
+    }
+    here = [beliefs.parties.index(party) for party in updates.parties]
+    block = beliefs.evidence.find(updates.parties)
+    return _consensus(
+        updates,
+        result,
+        weights,
+        beliefs.noise[here],
+        None if beliefs.covariance is None else beliefs.covariance[np.ix_(here, here)],
+        None if beliefs.variance is None else float(beliefs.variance[block]),
+        beliefs,
+        {
+            "iterations": beliefs.iterations,
+            "converged": beliefs.converged,
+            "objective": beliefs.objective,
+            "coordinates_seen": int(now.blocks[0].count),
+            "seconds": seconds,
+        },
+    )
+
+
+def _coordinatewise(updates: Updates, rule: TrimmedMean, started: float) -> Consensus:
+    value, shares, squares = reduce_coordinates(updates, rule)
+    noise = np.sqrt(squares) if len(updates.parties) > 1 else np.full(1, np.nan)
+    result = updates.rebuild(value, int(np.argmax(shares)))
+    seconds = {"combination": perf_counter() - started}
+    diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
+    return _consensus(updates, result, shares, noise, None, None, None, diagnostics)
+
+
+def _consensus(
+    updates: Updates,
+    value: Any,
+    weights: Vector,
+    noise: Vector,
+    covariance: Matrix | None,
+    variance: float | None,
+    beliefs: Beliefs | None,
+    diagnostics: dict[str, Any],
+) -> Consensus:
+    """Put the results in the caller's order, and count the parties that have a say."""
+    position = {party: j for j, party in enumerate(updates.parties)}
+    order = [position[party] for party in updates.given if party in position]
+    said = float(np.abs(weights).sum()) ** 2 / float(weights @ weights)
+    return Consensus(
+        value,
+        tuple(updates.parties[j] for j in order),
+        {p: float(weights[position[p]]) if p in position else 0.0 for p in updates.given},
+        {p: float(noise[position[p]]) if p in position else np.nan for p in updates.given},
+        None if covariance is None else covariance[np.ix_(order, order)],
+        {p: updates.rejected[p] for p in updates.given if p in updates.rejected},
+        variance,
+        beliefs,
+        {**diagnostics, "effective_parties": said},
+    )
+
+
+def _weights(updates: Updates, beliefs: Beliefs) -> Vector:
+    """Return the weights of this round's parties, in the order of the updates."""
+    block = beliefs.evidence.find(updates.parties)
+    by_party = dict(
+        zip(beliefs.evidence.blocks[block].parties, beliefs.weights[block], strict=True)
+    )
+    return np.array([by_party[party] for party in updates.parties])
+
+
+def _surprising(updates: Updates, now: Evidence, weights: Vector, value: Storage) -> bool:
+    """Tell whether the consensus is not where the sampled evidence says it should be."""
+    heaviest = int(np.argmax(weights))
+    expected = max(0.0, float(now.blocks[0].residuals(with_centre(weights))[heaviest]))
+    found = distance(updates, value, heaviest)
+    return not abs(found - expected) <= _SURPRISE * expected + 1e-6 * now.smallest
+
+
+def _counts(
+    sample_counts: Mapping[str, float] | Sequence[float] | None, updates: Updates
+) -> tuple[dict[str, float] | None, dict[str, str]]:
+    """Return usable sample counts by party, and the parties whose count is none, with reasons."""
+    if sample_counts is None:
+        return None, {}
+    if isinstance(sample_counts, Mapping):
+        given = {str(party): count for party, count in sample_counts.items()}
+    elif len(sample_counts) == len(updates.given):
+        given = dict(zip(updates.given, sample_counts, strict=True))
+    else:
+        raise ConsilienceError(
+            f"{len(updates.given)} updates but {len(sample_counts)} sample counts"
+        )
+    counts, bad = {}, {}
+    for party in updates.parties:
+        try:
+            counts[party] = float(given[party])
+            fine = np.isfinite(counts[party]) and counts[party] > 0
+        except (KeyError, TypeError, ValueError):
+            fine = False
+        if not fine:
+            found = repr(given[party]) if party in given else "none"
+            bad[party] = f"its sample count is {found}, expected a positive number"
+    return counts, bad

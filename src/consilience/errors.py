@@ -1,0 +1,13 @@
+"""What can go wrong, in words a caller can act on."""
+
+
+class ConsilienceError(ValueError):
+    """Base of every error this package raises on purpose."""
+
+
+class UpdateError(ConsilienceError):
+    """The updates of a round cannot be used: which, why, and what to do."""
+
+
+class MemoryFileError(ConsilienceError):
+    """A file is not a memory this version can read. The file is left as it is."""

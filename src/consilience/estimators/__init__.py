@@ -1,0 +1,1 @@
+"""Estimators: evidence in, beliefs out."""

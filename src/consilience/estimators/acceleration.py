@@ -1,0 +1,79 @@
+"""Fixed-point iterations that climb, made faster and kept climbing.
+
+Block coordinate ascent can creep along ridges of its objective. Anderson's acceleration looks at
+the last few steps and extrapolates to where their differences would vanish; whenever that lowers
+the objective the plain step is taken instead, so the objective still never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from consilience.evidence import Vector
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Step(Generic[State]):
+    """One iteration: where it led, the objective there, and what is watched for convergence."""
+
+    state: State
+    objective: float
+    watched: Vector
+
+
+@dataclass(frozen=True)
+class Climb(Generic[State]):
+    """How a climb went."""
+
+    last: Step[State]
+    objective: tuple[float, ...]
+    converged: bool
+
+
+def climb(
+    step: Callable[[State], Step[State]],
+    state: State,
+    *,
+    pack: Callable[[State], Vector],
+    unpack: Callable[[Vector, State], State],
+    tolerance: float,
+    max_iterations: int,
+    depth: int = 6,
+) -> Climb[State]:
+    """Iterate until nothing watched moves by more than the tolerance. ``depth=0`` is plain."""
+    objective: list[float] = []
+    history: list[tuple[Vector, Vector]] = []  # where plain steps led, and how far they went
+    safe: Step[State] | None = None  # the last step accepted
+    for _ in range(max_iterations):
+        taken = step(state)
+        if safe is not None:
+            if not taken.objective >= objective[-1] and state is not safe.state:
+                state, history = safe.state, []  # the extrapolation failed
+                continue
+            if np.abs(taken.watched - safe.watched).max() <= tolerance:
+                objective.append(taken.objective)
+                return Climb(taken, tuple(objective), True)
+        objective.append(taken.objective)
+        safe = taken
+        if depth == 0:
+            state = taken.state
+            continue
+        arrived = pack(taken.state)
+        history = [*history[-depth:], (arrived, arrived - pack(state))]
+        state = unpack(_extrapolate(history), taken.state) if len(history) > 1 else taken.state
+    assert safe is not None
+    return Climb(safe, tuple(objective), False)
+
+
+def _extrapolate(history: list[tuple[Vector, Vector]]) -> Vector:
+    arrived = np.array([place for place, _ in history])
+    went = np.array([move for _, move in history])
+    mix = np.linalg.lstsq(np.diff(went, axis=0).T, went[-1], rcond=1e-8)[0]
+    extrapolated: Vector = arrived[-1] - mix @ np.diff(arrived, axis=0)
+    return extrapolated

@@ -1,0 +1,144 @@
+"""Averages: weights that are given, not inferred.
+
+Where the noise is known there is nothing to infer: the maximum likelihood estimate of the truth is
+a weighted mean with known weights (eqs. ind_mle, fedavg, icov:1, overlap).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.beliefs import Beliefs, Known, uniform, with_centre
+from consilience.errors import ConsilienceError
+from consilience.evidence import Evidence, Matrix, Vector, pooled_products
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The plain mean, or with sample counts the mean weighted by them, eq. (fedavg)."""
+
+    remembers = False
+
+    def infer(
+        self,
+        evidence: Evidence,
+        *,
+        sample_counts: Mapping[str, float] | None = None,
+        start: Known | None = None,
+    ) -> Beliefs:
+        """Return the weights asked for."""
+        weights = tuple(shares(block.parties, sample_counts) for block in evidence.blocks)
+        return about_consensus(evidence, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenCovariance:
+    """The maximum likelihood truth for a known covariance Φ of the parties' noise, eq. (icov:1).
+
+    ``covariance`` is in the order of ``parties``. In the special case of a diagonal Φ this is
+    inverse variance weighting with known variances.
+    """
+
+    covariance: npt.ArrayLike
+    parties: Sequence[str]
+
+    remembers = False
+
+    def infer(
+        self,
+        evidence: Evidence,
+        *,
+        sample_counts: Mapping[str, float] | None = None,
+        start: Known | None = None,
+    ) -> Beliefs:
+        """Return the weights that follow from Φ."""
+        known = np.asarray(self.covariance, float)
+        position = {party: j for j, party in enumerate(self.parties)}
+        if known.shape != (len(position), len(position)):
+            raise ConsilienceError(
+                f"expected a covariance for {len(position)} parties, found shape {known.shape}"
+            )
+        unknown = [party for party in evidence.parties if party not in position]
+        if unknown:
+            raise ConsilienceError(f"no covariance was given for party {unknown[0]}")
+        order = [position[party] for party in evidence.parties]
+        covariance = known[np.ix_(order, order)]
+        weights = tuple(gls_weights(covariance[np.ix_(m, m)]) for m in evidence.members)
+        return Beliefs(evidence, weights, np.sqrt(np.diag(covariance)), covariance)
+
+
+def gls_weights(covariance: Matrix) -> Vector:
+    """Return Φ⁻¹1 / 1ᵀΦ⁻¹1: the weights of the truth given the covariance, eq. (icov:1)."""
+    try:
+        weights = np.linalg.solve(covariance, np.ones(len(covariance)))
+    except np.linalg.LinAlgError:
+        raise ConsilienceError("the covariance is singular: no unique weights follow") from None
+    shares: Vector = weights / weights.sum()
+    return shares
+
+
+def overlap_covariance(overlaps: npt.ArrayLike, variance: float = 1.0) -> Matrix:
+    """Return Φ where parties average samples that overlap, eq. (overlap).
+
+    ``overlaps[j, l]`` is the number of samples parties j and l have in common; the diagonal is each
+    party's own number. ``variance`` is that of one sample.
+    """
+    shared = np.asarray(overlaps, float)
+    if shared.ndim != 2 or shared.shape[0] != shared.shape[1] or not (shared == shared.T).all():
+        raise ConsilienceError("overlaps must be a symmetric (J, J) matrix of sample counts")
+    sizes = np.diag(shared)
+    if (sizes <= 0).any() or (shared > np.minimum.outer(sizes, sizes)).any() or (shared < 0).any():
+        raise ConsilienceError("an overlap must lie between zero and both parties' sample counts")
+    covariance: Matrix = variance * shared / np.outer(sizes, sizes)
+    return covariance
+
+
+def precision_weighted_mean(
+    updates: Sequence[npt.ArrayLike], precisions: Sequence[npt.ArrayLike]
+) -> npt.NDArray[Any]:
+    """Return the maximum likelihood truth for known noise covariances Σ_j, eq. (ind_mle).
+
+    Each update is a vector of K coordinates; its precision Σ_j⁻¹ is a number, a vector of K (a
+    diagonal), or a (K, K) matrix. For least squares on local data (the paper's Example 2) it is
+    H_jᵀH_j, up to a common factor.
+    """
+    vectors = [np.asarray(update, float).reshape(-1) for update in updates]
+    matrices = [np.asarray(precision, float) for precision in precisions]
+    if not vectors or len(vectors) != len(matrices):
+        raise ConsilienceError(f"{len(vectors)} updates but {len(matrices)} precisions")
+    size = vectors[0].size
+    for j, (vector, matrix) in enumerate(zip(vectors, matrices, strict=True)):
+        if vector.size != size or matrix.shape not in {(), (size,), (size, size)}:
+            raise ConsilienceError(
+                f"party {j}: an update of {vector.size} coordinates with a precision of shape "
+                f"{matrix.shape}; expected {size} and (), ({size},) or ({size}, {size})"
+            )
+    if all(matrix.ndim < 2 for matrix in matrices):
+        total = sum(matrices, np.zeros(size))
+        return sum((m * v for m, v in zip(matrices, vectors, strict=True)), np.zeros(size)) / total
+    full = [m if m.ndim == 2 else np.diag(np.broadcast_to(m, size)) for m in matrices]
+    pulled = sum((m @ v for m, v in zip(full, vectors, strict=True)), np.zeros(size))
+    return np.linalg.solve(sum(full, np.zeros((size, size))), pulled)
+
+
+def shares(parties: Sequence[str], sample_counts: Mapping[str, float] | None) -> Vector:
+    """Return each party's share of the samples, or equal shares where no counts are given."""
+    if sample_counts is None:
+        return uniform(len(parties))
+    counts = np.array([sample_counts[party] for party in parties], float)
+    share: Vector = counts / counts.sum()
+    return share
+
+
+def about_consensus(evidence: Evidence, weights: tuple[Vector, ...], **how: Any) -> Beliefs:
+    """Return beliefs for a method with no model of noise: residuals about the consensus."""
+    products = pooled_products(evidence, [with_centre(w) for w in weights])
+    noise = np.sqrt(np.maximum(np.diag(products), 0.0))
+    if all(len(block.parties) == 1 for block in evidence.blocks):
+        noise = np.full_like(noise, np.nan)
+    return Beliefs(evidence, weights, noise, **how)

@@ -1,0 +1,184 @@
+"""ICOV: inverse covariance weighting with a latent model of how parties err together.
+
+The models and their equations are in `icov_vb` (variational Bayes) and `icov_mle` (maximum
+likelihood); this module chooses between them, and chooses the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from consilience.beliefs import Beliefs, Known
+from consilience.errors import ConsilienceError
+from consilience.estimators import icov_mle, icov_vb
+from consilience.estimators.degenerate import infer_from_meetings
+from consilience.estimators.ivar import IVAR
+from consilience.evidence import Evidence, Matrix, Vector
+
+
+@dataclass(frozen=True)
+class ICOV:
+    """Inverse covariance weighting.
+
+    ``rank`` is D, the number of hidden directions; ``"auto"`` adds one at a time while the evidence
+    for it grows (the free energy, or for maximum likelihood the BIC). ``noise`` is each party's own
+    (Algorithm 2) or one for all (the paper's text). ``posterior`` is that of variational Bayes:
+    ``"joint"`` in the truth and the hidden directions, or ``"factorized"`` as in the paper.
+    ``kernel``, ``optimizer``, ``rate`` and ``seed`` are for maximum likelihood. ``epsilon`` is the
+    least variance, as a fraction of half the least positive squared distance between two parties.
+    """
+
+    inference: Literal["mle", "vb"] = "vb"
+    rank: int | Literal["auto"] = "auto"
+    noise: Literal["per-party", "shared"] = "per-party"
+    posterior: Literal["joint", "factorized"] = "joint"
+    kernel: Literal["linear", "rbf"] = "linear"
+    optimizer: Literal["quasi-newton", "sgd"] = "quasi-newton"
+    epsilon: float = 1e-6
+    tolerance: float = 1e-7
+    max_iterations: int = 1000
+    rate: float = 0.05
+    seed: int = 0
+    accelerate: bool = True
+
+    remembers = True
+
+    def __post_init__(self) -> None:
+        choices = {
+            "inference": ("mle", "vb"),
+            "noise": ("per-party", "shared"),
+            "posterior": ("joint", "factorized"),
+            "kernel": ("linear", "rbf"),
+            "optimizer": ("quasi-newton", "sgd"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConsilienceError(
+                    f"{name} is one of {', '.join(allowed)}; found {getattr(self, name)!r}"
+                )
+        if self.rank != "auto" and not (isinstance(self.rank, int) and self.rank >= 0):
+            raise ConsilienceError(f"rank is 'auto' or a number from 0 up; found {self.rank!r}")
+        if self.kernel != "linear" and self.inference == "vb":
+            raise ConsilienceError(
+                "variational Bayes has a linear kernel only; use inference='mle'"
+            )
+
+    def infer(
+        self,
+        evidence: Evidence,
+        *,
+        sample_counts: Mapping[str, float] | None = None,
+        start: Known | None = None,
+    ) -> Beliefs:
+        """Return Φ and its weights. Sample counts are a claim and are not used."""
+        return infer_from_meetings(evidence, lambda met: self._infer(met, start))
+
+    def _infer(self, evidence: Evidence, start: Known | None) -> Beliefs:
+        # More directions than this and the likelihood has no maximum; see icov_mle.
+        most = max(0, len(evidence.parties) - (2 if self.inference == "mle" else 1))
+        if self.rank != "auto":
+            return self._fit(evidence, min(self.rank, most), start)
+        best = self._fit(evidence, 0, start)
+        for rank in range(1, most + 1):
+            if self.inference == "vb" and not icov_vb.stands_out(best):
+                break
+            richer = self._fit(evidence, rank, start)
+            if _score(richer) <= _score(best):
+                break
+            best = richer
+        return best
+
+    def _fit(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
+        if self.inference == "mle":
+            return self._maximum_likelihood(evidence, rank, start)
+        return self._variational(evidence, rank, start)
+
+    def _variational(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
+        if rank == 0 and self.noise == "per-party":
+            return IVAR("vb", epsilon=self.epsilon).infer(evidence, start=start)
+        model = icov_vb.Model(
+            rank,
+            shared=self.noise == "shared",
+            joint=self.posterior == "joint",
+            floor=self.epsilon * evidence.smallest,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+            accelerate=self.accelerate,
+        )
+        known = _known(evidence, rank, start)
+        if known is None:
+            return icov_vb.infer_vb(evidence, model)
+        guess = icov_vb.first_guess(evidence, model)
+        factors, own = known
+        warm = icov_vb.Parties(factors, guess.spread, own, guess.prior, 1.0, guess.party_scale)
+        return icov_vb.infer_vb(evidence, model, warm)
+
+    def _maximum_likelihood(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
+        likelihood = icov_mle.Likelihood(
+            evidence, icov_mle.KERNELS[self.kernel], rank, shared=self.noise == "shared"
+        )
+        floor = self.epsilon * evidence.smallest
+        guess = icov_mle.closed_form(evidence, rank)
+        known = _known(evidence, rank, start) if self.kernel == "linear" else None
+        if known is not None:
+            guess = icov_mle.Parameters(known[0], 1.0, known[1])
+        elif self.optimizer == "sgd":
+            random = np.random.default_rng(self.seed)
+            size = np.sqrt(guess.own[0])
+            guess = icov_mle.Parameters(
+                size * random.standard_normal(guess.V.shape), 1.0, guess.own
+            )
+        if self.kernel == "rbf":  # its features have no unit: bring them to the kernel's own
+            size = np.sqrt(guess.own[0])
+            guess = icov_mle.Parameters(guess.V / size, float(guess.own[0]), guess.own)
+        vector = likelihood.pack(guess)
+        if self.optimizer == "sgd":
+            found = icov_mle.stochastic_gradient(
+                likelihood,
+                vector,
+                floor=floor,
+                rate=self.rate,
+                steps=self.max_iterations,
+                seed=self.seed,
+            )
+        else:
+            found = icov_mle.quasi_newton(
+                likelihood,
+                vector,
+                floor=floor,
+                tolerance=1e-10,
+                max_iterations=self.max_iterations,
+            )
+        return icov_mle.beliefs_of(likelihood, *found)
+
+
+def _score(beliefs: Beliefs) -> float:
+    """Return the free energy, or for maximum likelihood the BIC: how well a rank explains."""
+    if beliefs.variance is not None:
+        return beliefs.objective[-1]
+    size = len(beliefs.parties)
+    rank = 0 if beliefs.latent is None else beliefs.latent.factors.shape[1]
+    free = size * rank - rank * (rank - 1) / 2
+    count = sum(block.count for block in beliefs.evidence.blocks)
+    return beliefs.objective[-1] - 0.5 * free * float(np.log(max(count, 2.0)))
+
+
+def _known(evidence: Evidence, rank: int, start: Known | None) -> tuple[Matrix, Vector] | None:
+    """Return V and σ_j² from earlier beliefs of the same rank; newcomers start like the median."""
+    latent = None if start is None else start.latent
+    if start is None or latent is None or latent.factors.shape[1] != rank:
+        return None
+    position = {party: j for j, party in enumerate(start.parties)}
+    factors = np.zeros((len(evidence.parties), rank))
+    own = np.full(len(evidence.parties), np.nan)
+    for j, party in enumerate(evidence.parties):
+        at = position.get(party)
+        if at is not None and np.isfinite(latent.own[at]):
+            factors[j], own[j] = latent.factors[at], latent.own[at]
+    if not np.isfinite(own).any():
+        return None
+    return factors, np.where(np.isfinite(own), own, np.nanmedian(own))

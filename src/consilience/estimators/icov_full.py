@@ -1,0 +1,102 @@
+"""A full covariance between parties, by Proposition 1's joint iteration.
+
+It alternates ŷ = XΦ⁻¹1 / 1ᵀΦ⁻¹1 (eq. icov:1) with Φ̂ = (X − ŷ1ᵀ)ᵀ(X − ŷ1ᵀ)/K (eq. phi), over many
+rounds averaging each pair over the rounds it met in (the remark).
+
+As it stands the iteration goes nowhere. Φ̂ is singular along the weights w that made ŷ, since
+(X − ŷ1ᵀ)w = ŷ − ŷ = 0; so Φ̂⁻¹ is infinite along w, the next weights are w again, and *every*
+start is a fixed point. What makes Φ̂ regular therefore decides the answer. Here it is an inverse
+Wishart prior centred on T, the parties' own residual variances about the plain mean, with a share
+ρ of the say:
+
+    Φ = (1 − ρ) Φ̂ + ρ T.
+
+Both steps maximise −log|Φ| − tr(Φ⁻¹[(1 − ρ)Φ̂(y) + ρT]), so it never falls. In its fixed points with
+full participation Φw = ρTw ∝ 1: the weights are those of T, one over the residual variance, and Φ
+adds the correlations that go with them. With partial participation the sets of weights differ, Φ̂ is
+no longer singular along each of them, and what was learned in one round weighs in another; averages
+over pairs need not be positive definite, so eigenvalues below the prior's least are raised to it,
+and the objective may then dip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.beliefs import Beliefs, Known, uniform, with_centre
+from consilience.estimators.average import gls_weights
+from consilience.estimators.degenerate import infer_from_meetings
+from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
+
+
+@dataclass(frozen=True)
+class FullCovariance:
+    """Inverse covariance weighting with every entry of Φ free. ``shrinkage`` is ρ."""
+
+    shrinkage: float = 0.1
+    tolerance: float = 1e-10
+    max_iterations: int = 500
+
+    remembers = True
+
+    def infer(
+        self,
+        evidence: Evidence,
+        *,
+        sample_counts: Mapping[str, float] | None = None,
+        start: Known | None = None,
+    ) -> Beliefs:
+        """Return Φ and its weights. Sample counts are a claim and are not used."""
+        return infer_from_meetings(evidence, self._iterate)
+
+    def _iterate(self, evidence: Evidence) -> Beliefs:
+        weights = [uniform(members.size) for members in evidence.members]
+        spread = np.diag(pooled_products(evidence, [with_centre(w) for w in weights]))
+        prior = np.diag(np.maximum(spread, 1e-6 * evidence.smallest))
+        phi = prior
+        objective: list[float] = []
+        converged = False
+        for _ in range(self.max_iterations):
+            previous, weights = weights, [gls_weights(phi[np.ix_(m, m)]) for m in evidence.members]
+            phi = self._covariance(evidence, weights, prior)
+            objective.append(self._objective(evidence, weights, phi, prior))
+            moves = [np.abs(w - p).max() for w, p in zip(weights, previous, strict=True)]
+            if len(objective) > 1 and max(moves) <= self.tolerance:
+                converged = True
+                break
+        return Beliefs(
+            evidence,
+            tuple(weights),
+            np.sqrt(np.diag(phi)),
+            phi,
+            iterations=len(objective),
+            converged=converged,
+            objective=tuple(objective),
+        )
+
+    def _covariance(self, evidence: Evidence, weights: list[Vector], prior: Matrix) -> Matrix:
+        """Return Φ given the truth: eq. (phi) with its remark, and the prior."""
+        sample = pooled_products(evidence, [with_centre(w) for w in weights])
+        phi: Matrix = (1 - self.shrinkage) * sample + self.shrinkage * prior
+        least = self.shrinkage * np.diag(prior).min()
+        values, vectors = np.linalg.eigh(phi)
+        if values[0] >= least * (1 - 1e-9):
+            return phi
+        raised: Matrix = (vectors * np.maximum(values, least)) @ vectors.T
+        return raised
+
+    def _objective(
+        self, evidence: Evidence, weights: list[Vector], phi: Matrix, prior: Matrix
+    ) -> float:
+        total = 0.0
+        for block, m, w in zip(evidence.blocks, evidence.members, weights, strict=True):
+            at = np.ix_(m, m)
+            sample = residual_products(block.distances[:-1, :-1], w)
+            target = (1 - self.shrinkage) * sample + self.shrinkage * prior[at]
+            inverse = np.linalg.inv(phi[at])
+            fit = -np.linalg.slogdet(phi[at])[1] - float((inverse * target).sum())
+            total += 0.5 * block.count * fit
+        return total

@@ -1,0 +1,227 @@
+"""ICOV by maximum likelihood: the covariance of the parties' noise has few hidden directions.
+
+The model (section ICOV of the paper): coordinate by coordinate x = y1 + δ, δ ~ N(0, Φ) with
+
+    Φ = σ_u² k(V) + diag(σ²),     k(V)_jl = v_jᵀv_l, or any Mercer kernel of v_j and v_l.
+
+The truth is profiled out, ŷ = XΦ⁻¹1 / 1ᵀΦ⁻¹1 (eq. icov:1), and the rest climbs the log-likelihood
+Σ −log|Φ| − tr(Φ⁻¹R), R the residual products. R is J×J, so what was expensive is small algebra.
+
+What the maximum is. With a linear kernel, one σ² and all parties in every round, write V = CA + 1b
+with C orthogonal to 1. The likelihood depends on b only through log 1ᵀΦ⁻¹1, which is largest at
+b = 0; then Φ1 ∝ 1 and the weights are **equal**: the maximum likelihood consensus is the plain
+mean, whatever the parties sent. Only differences between parties are observed, and a common bias
+cannot be told from the truth. It also has a closed form, from which the search starts: with l_d the
+eigenvalues of R about the plain mean, largest first, σ² = Σ_{d>D} l_d / (J − D), and the columns of
+V are the first D eigenvectors times sqrt(l_d − σ²). Partial participation, other kernels, noise of
+each party's own and a search that stops early all break this symmetry.
+
+With a rank of J − 1 the likelihood is unbounded (σ² → 0), so the rank is at most J − 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consilience.beliefs import Beliefs, Latent, uniform, with_centre
+from consilience.estimators.average import gls_weights
+from consilience.estimators.ivar import LOG_2PI
+from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Mercer kernel k(V), and the gradient of a function of k(V), given dE/dk, with respect
+    to V."""
+
+    value: Callable[[Matrix], Matrix]
+    backward: Callable[[Matrix, Matrix, Matrix], Matrix]  # V, k(V), dE/dk -> dE/dV
+
+
+def _rbf(V: Matrix) -> Matrix:
+    squares = (V**2).sum(axis=1)
+    kernel: Matrix = np.exp(-0.5 * np.maximum(squares[:, None] + squares - 2 * V @ V.T, 0.0))
+    return kernel
+
+
+def _rbf_backward(V: Matrix, kernel: Matrix, outer: Matrix) -> Matrix:
+    pull = 2 * outer * kernel
+    slope: Matrix = pull @ V - pull.sum(axis=1)[:, None] * V
+    return slope
+
+
+KERNELS = {
+    "linear": Kernel(lambda V: V @ V.T, lambda V, _, outer: 2 * outer @ V),
+    "rbf": Kernel(_rbf, _rbf_backward),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """V, σ_u² and σ² (one per party; all equal where the noise is shared)."""
+
+    V: Matrix  # (J, D)
+    task_scale: float  # σ_u²
+    own: Vector  # σ_j², (J,)
+
+    def covariance(self, kernel: Kernel) -> Matrix:
+        """Return Φ."""
+        phi: Matrix = self.task_scale * kernel.value(self.V)
+        phi[np.diag_indices_from(phi)] += self.own
+        return phi
+
+
+def gradients(
+    parameters: Parameters, kernel: Kernel, products: Matrix
+) -> tuple[float, Matrix, float, Vector]:
+    """Return E_i of one round per coordinate, and its gradients in V, σ_u² and σ_j²: eq. (sgd).
+
+    ``products`` holds the mean of δδᵀ over coordinates for the y at hand. Since y maximises the
+    likelihood given Φ, these are also the gradients with y profiled out.
+    """
+    k = kernel.value(parameters.V)
+    phi = parameters.task_scale * k
+    phi[np.diag_indices_from(phi)] += parameters.own
+    inverse = np.linalg.inv(phi)
+    value = -np.linalg.slogdet(phi)[1] - float((inverse * products).sum())
+    G = inverse @ products @ inverse - inverse
+    outer = parameters.task_scale * G
+    to_features = kernel.backward(parameters.V, k, outer)
+    return float(value), to_features, float((G * k).sum()), np.diag(G).copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihood:
+    """The likelihood of all rounds as a function of one vector: V, log σ_u², log σ²."""
+
+    evidence: Evidence
+    kernel: Kernel
+    rank: int
+    shared: bool
+
+    def unpack(self, vector: Vector) -> Parameters:
+        """Return the parameters a vector stands for."""
+        size = len(self.evidence.parties)
+        own = np.exp(vector[size * self.rank + 1 :])
+        return Parameters(
+            vector[: size * self.rank].reshape(size, self.rank),
+            float(np.exp(vector[size * self.rank])),
+            np.full(size, own[0]) if self.shared else own,
+        )
+
+    def pack(self, parameters: Parameters) -> Vector:
+        """Return the vector that stands for the parameters."""
+        own = parameters.own[:1] if self.shared else parameters.own
+        return np.concatenate([parameters.V.ravel(), [np.log(parameters.task_scale)], np.log(own)])
+
+    def block(self, vector: Vector, b: int) -> tuple[float, Vector]:
+        """Return one block's log-likelihood per coordinate and its gradient."""
+        parameters, members = self.unpack(vector), self.evidence.members[b]
+        part = Parameters(parameters.V[members], parameters.task_scale, parameters.own[members])
+        distances = self.evidence.blocks[b].distances[:-1, :-1]
+        products = residual_products(distances, gls_weights(part.covariance(self.kernel)))
+        value, to_features, to_scale, to_own = gradients(part, self.kernel, products)
+        V = np.zeros_like(parameters.V)
+        V[members] = to_features
+        own = np.zeros_like(parameters.own)
+        own[members] = to_own * part.own
+        tail = [own.sum()] if self.shared else own
+        return value, np.concatenate([V.ravel(), [to_scale * part.task_scale], tail])
+
+    def total(self, vector: Vector) -> tuple[float, Vector]:
+        """Return the log-likelihood of all blocks, and its gradient."""
+        value, slope = 0.0, np.zeros_like(vector)
+        for b, block in enumerate(self.evidence.blocks):
+            v, g = self.block(vector, b)
+            value += 0.5 * block.count * (v - len(block.parties) * LOG_2PI)
+            slope += 0.5 * block.count * g
+        return value, slope
+
+
+def quasi_newton(
+    likelihood: Likelihood, start: Vector, *, floor: float, tolerance: float, max_iterations: int
+) -> tuple[Vector, list[float], bool]:
+    """Climb by L-BFGS; the likelihood never falls from iteration to iteration."""
+    from scipy.optimize import minimize  # here, since it takes longer to import than all the rest
+
+    objective = [likelihood.total(start)[0]]
+    unit = 1.0 / sum(block.count for block in likelihood.evidence.blocks)
+
+    def descend(vector: Vector) -> tuple[float, Vector]:
+        value, slope = likelihood.total(vector)
+        return -unit * value, -unit * slope
+
+    def note(intermediate_result: Any) -> None:
+        objective.append(-float(intermediate_result.fun) / unit)
+
+    features = len(likelihood.evidence.parties) * likelihood.rank
+    free: list[tuple[float | None, float | None]] = [(None, None)] * (features + 1)
+    if likelihood.kernel is KERNELS["linear"]:
+        free[-1] = (start[features], start[features])  # σ_u² is redundant: V carries it
+    bounds = free + [(np.log(floor), None)] * (start.size - features - 1)
+    found = minimize(
+        descend,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        callback=note,
+        options={"maxiter": max_iterations, "ftol": tolerance, "gtol": tolerance},
+    )
+    return found.x, objective, bool(found.success)
+
+
+def stochastic_gradient(
+    likelihood: Likelihood, start: Vector, *, floor: float, rate: float, steps: int, seed: int
+) -> tuple[Vector, list[float], bool]:
+    """Climb as the paper does: a step up eq. (sgd) for one round at a time, drawn by its size.
+
+    In log σ², so that it stays positive, and with a rate that falls as 1/(1 + t/100).
+    """
+    random = np.random.default_rng(seed)
+    counts = np.array([block.count for block in likelihood.evidence.blocks])
+    vector, objective = start.copy(), [likelihood.total(start)[0]]
+    features = len(likelihood.evidence.parties) * likelihood.rank
+    drawn = random.choice(counts.size, size=steps, p=counts / counts.sum())
+    for t, b in enumerate(drawn):
+        vector += rate / (1 + t / 100) * likelihood.block(vector, int(b))[1]
+        vector[features + 1 :] = np.maximum(vector[features + 1 :], np.log(floor))
+        objective.append(likelihood.total(vector)[0])
+    return vector, objective, True
+
+
+def closed_form(evidence: Evidence, rank: int) -> Parameters:
+    """Return the maximum for a linear kernel, one σ² and full participation (see above)."""
+    products = pooled_products(evidence, [with_centre(uniform(m.size)) for m in evidence.members])
+    values, vectors = np.linalg.eigh(products)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    noise = max(float(values[rank:].sum()) / (values.size - rank), 1e-12 * float(values[0]))
+    excess = np.sqrt(np.maximum(values[:rank] - noise, 1e-3 * noise))
+    return Parameters(vectors[:, :rank] * excess, 1.0, np.full(values.size, noise))
+
+
+def beliefs_of(
+    likelihood: Likelihood, vector: Vector, objective: list[float], converged: bool
+) -> Beliefs:
+    """Return what the parameters found mean for the parties."""
+    parameters = likelihood.unpack(vector)
+    phi = parameters.covariance(likelihood.kernel)
+    latent = None
+    if likelihood.kernel is KERNELS["linear"]:
+        factors = parameters.V * np.sqrt(parameters.task_scale)
+        latent = Latent(factors, parameters.own, likelihood.shared)
+    members = likelihood.evidence.members
+    return Beliefs(
+        likelihood.evidence,
+        tuple(gls_weights(phi[np.ix_(m, m)]) for m in members),
+        np.sqrt(np.diag(phi)),
+        phi,
+        latent,
+        iterations=len(objective) - 1,
+        converged=converged,
+        objective=tuple(objective),
+    )

@@ -1,0 +1,188 @@
+"""IVAR: every party has a noise level of its own, and parties err independently.
+
+The model (Assumption 2 with a diagonal Φ): in round i, coordinate by coordinate,
+
+    x_ij = y_i + noise,   noise ~ N(0, σ_j²),   σ_j the same in every round and coordinate.
+
+*Maximum likelihood* (Algorithm 1) alternates between the truth given the noise levels,
+eq. (inverseVariance), and the noise levels given the truth, eq. (mle_sigma). Its likelihood is
+unbounded: as y → x_j, σ_j → 0. The floor ε keeps it finite, not wise: two parties that send the
+same vector are believed outright.
+
+*Variational Bayes* puts a prior y_i ~ N(centre, τ²) on the truth and integrates it out, eqs.
+(ind-vb-*). The prior acts as one more witness, standing at the centre with noise τ: that is why
+the centre is a point of the evidence like the parties.
+
+With two parties only the sum of the noise levels is observable; both methods then start, and
+stay, at equal weights. With three, maximum likelihood converges slowly (its map has slope one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from consilience.beliefs import Beliefs, Known, Latent, uniform
+from consilience.estimators.degenerate import infer_from_meetings
+from consilience.evidence import Evidence, Vector, residuals
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+@dataclass(frozen=True)
+class IVAR:
+    """Inverse variance weighting.
+
+    ``epsilon`` is the least σ_j², as a fraction of half the least positive squared distance
+    between two parties: Algorithm 1's ε, made independent of units. ``prior_variance`` fixes τ²
+    (variational Bayes only); None learns it, eq. (ind-vb-truth-param). Iteration stops when no
+    log σ_j² moves by more than ``tolerance``.
+    """
+
+    inference: Literal["mle", "vb"] = "vb"
+    epsilon: float = 1e-6
+    prior_variance: float | None = None
+    tolerance: float = 1e-8
+    max_iterations: int = 500
+
+    remembers = True
+
+    def infer(
+        self,
+        evidence: Evidence,
+        *,
+        sample_counts: Mapping[str, float] | None = None,
+        start: Known | None = None,
+    ) -> Beliefs:
+        """Return noise levels and weights. Sample counts are a claim and are not used."""
+        if self.inference not in ("mle", "vb"):
+            raise ValueError(f"inference is 'mle' or 'vb', found {self.inference!r}")
+        iterate = self._maximum_likelihood if self.inference == "mle" else self._variational
+        return infer_from_meetings(evidence, lambda met: iterate(met, initial_noise(met, start)))
+
+    def _maximum_likelihood(self, evidence: Evidence, variance: Vector) -> Beliefs:
+        floor = self.epsilon * evidence.smallest
+        objective: list[float] = []
+        for _ in range(self.max_iterations):
+            weights = tuple(truth_weights(variance[m]) for m in evidence.members)
+            errors = tuple(
+                residuals(block.distances[:-1, :-1], w)
+                for block, w in zip(evidence.blocks, weights, strict=True)
+            )
+            previous, variance = variance, np.maximum(floor, mean_errors(evidence, errors))
+            objective.append(log_likelihood(evidence, errors, variance))
+            change = np.abs(np.log(variance / previous)).max()
+            if change <= self.tolerance:
+                break
+        return Beliefs(
+            evidence,
+            weights,
+            np.sqrt(variance),
+            np.diag(variance),
+            Latent(np.zeros((variance.size, 0)), variance),
+            iterations=len(objective),
+            converged=bool(change <= self.tolerance),
+            objective=tuple(objective),
+        )
+
+    def _variational(self, evidence: Evidence, variance: Vector) -> Beliefs:
+        floor = self.epsilon * evidence.smallest
+        coordinates = sum(block.count for block in evidence.blocks)
+        prior = self.prior_variance or initial_prior(evidence)
+        objective: list[float] = []
+        for _ in range(self.max_iterations):
+            truth_variances, weights, errors, about_centre = [], [], [], 0.0
+            for block, members in zip(evidence.blocks, evidence.members, strict=True):
+                precision = 1.0 / variance[members]
+                truth_variance = 1.0 / (1.0 / prior + precision.sum())  # eq. (ind-vb-truth-var)
+                w = truth_variance * precision  # eq. (ind-vb-truth-mean)
+                r = block.residuals(np.append(w, truth_variance / prior)) + truth_variance
+                truth_variances.append(truth_variance)
+                weights.append(w)
+                errors.append(r[:-1])
+                about_centre += block.count * float(r[-1])
+            if self.prior_variance is None:
+                prior = max(floor, about_centre / coordinates)  # eq. (ind-vb-truth-param)
+            # eq. (ind-vb-error-param)
+            previous, variance = variance, np.maximum(floor, mean_errors(evidence, errors))
+            objective.append(
+                log_likelihood(evidence, errors, variance)
+                - 0.5 * (coordinates * (LOG_2PI + np.log(prior)) + about_centre / prior)
+                + sum(
+                    0.5 * block.count * (LOG_2PI + 1 + np.log(v))
+                    for block, v in zip(evidence.blocks, truth_variances, strict=True)
+                )
+            )
+            change = np.abs(np.log(variance / previous)).max()
+            if change <= self.tolerance:
+                break
+        return Beliefs(
+            evidence,
+            tuple(weights),
+            np.sqrt(variance),
+            np.diag(variance),
+            Latent(np.zeros((variance.size, 0)), variance, prior_variance=prior),
+            variance=np.array(truth_variances),
+            iterations=len(objective),
+            converged=bool(change <= self.tolerance),
+            objective=tuple(objective),
+        )
+
+
+def truth_weights(variance: Vector) -> Vector:
+    """Return the weights of the truth given the noise levels, eq. (inverseVariance)."""
+    precision = 1.0 / variance
+    weights: Vector = precision / precision.sum()
+    return weights
+
+
+def mean_errors(evidence: Evidence, errors: tuple[Vector, ...] | list[Vector]) -> Vector:
+    """Average each party's squared error over its rounds: Algorithm 1, second line."""
+    if len(errors) == 1:
+        return errors[0]
+    total = np.zeros(len(evidence.parties))
+    for block, members, error in zip(evidence.blocks, evidence.members, errors, strict=True):
+        total[members] += block.count * error
+    mean: Vector = total / evidence.counts
+    return mean
+
+
+def log_likelihood(
+    evidence: Evidence, errors: tuple[Vector, ...] | list[Vector], variance: Vector
+) -> float:
+    """Return log p(X | y, σ²), or its expectation where the errors are expected ones."""
+    total = evidence.counts @ (
+        LOG_2PI + np.log(variance) + mean_errors(evidence, errors) / variance
+    )
+    return float(-0.5 * total)
+
+
+def initial_noise(evidence: Evidence, start: Known | None) -> Vector:
+    """Return σ_j² to start from: equal ones for a first round, else what is known of a party.
+
+    A newcomer starts like the median of the known.
+    """
+    if start is not None and start.latent is not None:
+        known = dict(zip(start.parties, start.latent.own, strict=True))
+        here = np.array([known.get(party, np.nan) for party in evidence.parties])
+        if np.isfinite(here).any():
+            return np.where(np.isfinite(here), here, np.nanmedian(here))
+    return np.full(len(evidence.parties), typical_noise(evidence))
+
+
+def typical_noise(evidence: Evidence) -> float:
+    """Return the mean squared residual from the plain mean: the noise if all had the same."""
+    errors = [residuals(b.distances[:-1, :-1], uniform(len(b.parties))) for b in evidence.blocks]
+    return float(np.mean(mean_errors(evidence, errors)))
+
+
+def initial_prior(evidence: Evidence) -> float:
+    """Return τ² to start from: the mean squared distance of the plain mean from the centre."""
+    total = count = 0.0
+    for block in evidence.blocks:
+        total += block.count * float(block.gram[-1, -1])
+        count += block.count
+    return max(total / count, evidence.smallest)

@@ -1,0 +1,89 @@
+"""How sure an inferred noise level is.
+
+Integrating out the truth and the hidden directions, a coordinate of the updates about the centre is
+x ~ N(0, Σ) with Σ = σ_y² 11ᵀ + VVᵀ + diag(σ²). The Fisher information of the parameters θ,
+
+    I_ab = ½ n tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)   summed over blocks of n coordinates,
+
+gives their covariance for large n, and the noise levels' by the chain rule, taken in logarithms so
+that an interval never reaches below zero. Rotations of V change nothing and carry no information,
+hence the pseudo-inverse.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from consilience.beliefs import Beliefs, Latent
+from consilience.errors import ConsilienceError
+from consilience.evidence import Matrix, Positions, Vector
+
+
+def noise_intervals(beliefs: Beliefs, level: float = 0.95) -> Matrix:
+    """Return the lower and upper end of each party's noise, (J, 2), at the given level."""
+    latent = beliefs.latent
+    if beliefs.variance is None or latent is None:
+        raise ConsilienceError("intervals are for methods with a posterior: ivar-vb and icov-vb")
+    if not 0 < level < 1:
+        raise ConsilienceError(f"a level lies between 0 and 1, found {level}")
+    spread = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(_log_variance(beliefs, latent)) / 2
+    ends: Matrix = beliefs.noise[:, None] * np.exp(np.outer(spread, [-1.0, 1.0]))
+    return ends
+
+
+def _log_variance(beliefs: Beliefs, latent: Latent) -> Vector:
+    """Return the variance of each log noise variance; NaN for a party that never met another."""
+    size, rank = latent.factors.shape
+    information = np.zeros((size * (rank + 1) + 1,) * 2)
+    for block, members in zip(beliefs.evidence.blocks, beliefs.evidence.members, strict=True):
+        if members.size > 1:
+            at = _parameters(members, size, rank)
+            part = _information(latent.factors[members], latent.own[members], latent.prior_variance)
+            information[np.ix_(at, at)] += 0.5 * block.count * part
+    known = np.isfinite(latent.own)
+    slopes = np.zeros((size, len(information)))
+    variance = beliefs.noise**2
+    for j in np.flatnonzero(known):
+        slopes[j, j * rank : (j + 1) * rank] = 2 * latent.factors[j] / variance[j]
+        slopes[j, size * rank + j] = latent.own[j] / variance[j]
+    if latent.shared:  # one parameter for all: its information is the sum over parties
+        first = size * rank
+        merge = np.zeros((len(information), size * rank + 2))
+        merge[:first, :first] = np.eye(first)
+        merge[first:-1, first] = merge[-1, -1] = 1.0
+        information, slopes = merge.T @ information @ merge, slopes @ merge
+    covariance = np.linalg.pinv(information, rcond=1e-10, hermitian=True)
+    found: Vector = np.einsum("ja,ab,jb->j", slopes, covariance, slopes)
+    return np.where(known, np.maximum(found, 0.0), np.nan)
+
+
+def _parameters(members: Positions, size: int, rank: int) -> Positions:
+    """Return where a block's parameters are among all: V row by row, log σ_j², log σ_y²."""
+    factors = (members[:, None] * rank + np.arange(rank)).ravel()
+    return np.concatenate([factors, size * rank + members, [size * (rank + 1)]])
+
+
+def _information(V: Matrix, own: Vector, prior: float) -> Matrix:
+    """Return tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ) for all pairs of parameters of one block, in closed form."""
+    count, rank = V.shape
+    sigma = prior + V @ V.T
+    sigma[np.diag_indices(count)] += own
+    H = np.linalg.inv(sigma)
+    HV, h = H @ V, H.sum(axis=1)
+    factors = 2 * (np.einsum("ld,je->jdle", HV, HV) + np.einsum("jl,de->jdle", H, V.T @ HV))
+    factors_own = 2 * np.einsum("lj,ld->jdl", H, HV) * own  # with respect to log σ_l²
+    factors_prior = 2 * prior * np.outer(h, HV.sum(axis=0))
+    own_own = H**2 * np.outer(own, own)
+    own_prior = prior * own * h**2
+    at = count * rank
+    total = np.empty((at + count + 1,) * 2)
+    total[:at, :at] = factors.reshape(at, at)
+    total[:at, at:-1] = factors_own.reshape(at, count)
+    total[:at, -1] = factors_prior.ravel()
+    total[at:-1, at:-1], total[at:-1, -1] = own_own, own_prior
+    total[-1, -1] = (prior * h.sum()) ** 2
+    upper = np.triu(total)
+    symmetric: Matrix = upper + np.triu(total, 1).T
+    return symmetric

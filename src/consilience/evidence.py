@@ -1,0 +1,265 @@
+"""Evidence: all that the inference needs of the updates, a J×J matrix for each set of parties.
+
+Every estimate in this package is a linear combination ``y = Σ_j w_j x_j`` with coefficients shared
+by all coordinates, so the updates enter only through inner products. Kept here are the mean
+squared distances per coordinate, ``D_jl = ‖x_j − x_l‖²/K``, between the parties of a round and one
+more point, the **centre** (the last row and column): the origin that a prior on the truth is
+centred on, zero unless the caller names a better guess such as the previous global model. For
+weights ω that sum to one over all J+1 points, two identities do all the work:
+
+    r_j = ‖x_j − y‖²/K = (Dω)_j − ½ ωᵀDω               (residuals)
+    (x_j − y)ᵀ(x_l − y)/K = ½ (r_j + r_l − D_jl)         (residual products)
+
+A distance is a sum over coordinates, so evidence over chunks, tensors, shards and rounds just adds
+up: rounds with the same parties merge into one `Block`, weighted by their number of coordinates.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.updates import Updates, parse
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.intp]
+
+# Up to this many coordinates all are read; beyond, at least this many and a sixteenth of them.
+# The relative error of a sampled distance is about sqrt(2/2**16) = 0.55 %.
+SAMPLE = 1 << 16
+_SHARE = 16
+_SPAN = 4096
+# OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
+# ones, four times faster for ten parties than its general kernel (benchmarks/evidence.py).
+_SMALL_PRODUCT = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What is known of the rounds in which exactly these parties took part."""
+
+    parties: tuple[str, ...]
+    distances: Matrix  # (J+1, J+1): mean squared distance per coordinate; last: the centre
+    count: float  # coordinates seen, discounted by age where a memory forgets
+
+    @cached_property
+    def gram(self) -> Matrix:
+        """Inner products about the parties' mean, (J+1, J+1): precise however far the centre is."""
+        weights = np.full(len(self.parties) + 1, 1 / len(self.parties))
+        weights[-1] = 0.0
+        return residual_products(self.distances, weights)
+
+    def residuals(self, weights: Vector) -> Vector:
+        """Return each point's mean squared distance from the weighted mean of all points.
+
+        Of the parties' mean rather than of the distances: rounding in the weights' sum is then
+        not multiplied by the distance of a far centre.
+        """
+        pulled = self.gram @ weights
+        return np.diag(self.gram) - 2 * pulled + weights @ pulled
+
+    def discounted(self, factor: float) -> Block:
+        """Return the same distances, believed less."""
+        return Block(self.parties, self.distances, self.count * factor)
+
+    def merged(self, other: Block) -> Block:
+        """Return the block over this one's coordinates and the other's, of the same parties."""
+        if set(self.parties) != set(other.parties):
+            raise ValueError("blocks of different parties do not merge")
+        order = [*map(other.parties.index, self.parties), len(self.parties)]
+        total = self.count + other.count
+        mine, theirs = self.count / total, other.count / total
+        distances = mine * self.distances + theirs * other.distances[np.ix_(order, order)]
+        return Block(self.parties, distances, total)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The evidence of one round or many: a block for each set of parties that met."""
+
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, updates: Any, center: Any = None, *, exact: bool = False) -> Evidence:
+        """Return the evidence of a round. Unusable updates are left out, with a logged warning.
+
+        Above 131,072 coordinates the distances are estimated from random spans of coordinates,
+        unless ``exact``.
+        """
+        _, evidence = observe(parse(updates, center), exact=exact)
+        return evidence
+
+    @cached_property
+    def parties(self) -> tuple[str, ...]:
+        """Everybody who ever took part: in the round's order, or by id where rounds differ."""
+        if len(self.blocks) == 1:
+            return self.blocks[0].parties
+        return tuple(sorted({party for block in self.blocks for party in block.parties}))
+
+    @cached_property
+    def members(self) -> tuple[Positions, ...]:
+        """For each block, the positions of its parties among all parties."""
+        position = {party: j for j, party in enumerate(self.parties)}
+        return tuple(np.array([position[p] for p in block.parties]) for block in self.blocks)
+
+    @cached_property
+    def counts(self) -> Vector:
+        """Coordinates seen of each party."""
+        counts = np.zeros(len(self.parties))
+        for block, members in zip(self.blocks, self.members, strict=True):
+            counts[members] += block.count
+        return counts
+
+    @cached_property
+    def smallest(self) -> float:
+        """The smallest noise worth telling from none: half the least positive squared distance
+        between two parties, or zero if all are equal."""
+        least = np.inf
+        for block in self.blocks:
+            pairs = block.distances[:-1, :-1]
+            positive = pairs[pairs > 0]
+            least = min(least, float(positive.min(initial=np.inf)))
+        return least / 2 if np.isfinite(least) else 0.0
+
+    def __add__(self, other: Evidence) -> Evidence:
+        blocks = {frozenset(block.parties): block for block in self.blocks}
+        for block in other.blocks:
+            key = frozenset(block.parties)
+            blocks[key] = blocks[key].merged(block) if key in blocks else block
+        return Evidence(tuple(blocks.values()))
+
+    def discounted(self, factor: float) -> Evidence:
+        """Return the same evidence, believed less."""
+        return Evidence(tuple(block.discounted(factor) for block in self.blocks))
+
+    def find(self, parties: Iterable[str]) -> int:
+        """Return the position of the block of exactly these parties."""
+        wanted = frozenset(parties)
+        return next(b for b, block in enumerate(self.blocks) if frozenset(block.parties) == wanted)
+
+
+def residuals(distances: Matrix, weights: Vector) -> Vector:
+    """Return each point's mean squared distance from the weighted mean (weights sum to one)."""
+    pulled = distances @ weights
+    return pulled - 0.5 * (weights @ pulled)
+
+
+def residual_products(distances: Matrix, weights: Vector) -> Matrix:
+    """Return the inner products per coordinate of the residuals from the weighted mean."""
+    r = residuals(distances, weights)
+    products: Matrix = 0.5 * (r[:, None] + r - distances)
+    return products
+
+
+def pooled_products(evidence: Evidence, weights: Iterable[Vector]) -> Matrix:
+    """Return residual products averaged over the rounds each pair met in (Proposition 1, remark).
+
+    ``weights`` holds one vector per block over its parties and the centre. Pairs that never met
+    get zero.
+    """
+    size = len(evidence.parties)
+    total, count = np.zeros((size, size)), np.zeros((size, size))
+    for block, members, w in zip(evidence.blocks, evidence.members, weights, strict=True):
+        at = np.ix_(members, members)
+        total[at] += block.count * residual_products(block.distances, w)[:-1, :-1]
+        count[at] += block.count
+    products: Matrix = total / np.maximum(count, 1e-300)
+    return products
+
+
+def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence]:
+    """Return the evidence of a round, and the updates less those found unusable on the way."""
+    spans = [(0, updates.size)] if exact else sampled_spans(updates)
+    coarse = len(spans) > 1 and not updates.wide
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances, lost = _distances(updates, spans, np.float32 if coarse else np.float64)
+        if coarse and lost:
+            distances, lost = _distances(updates, spans, np.float64)
+    if not np.isfinite(distances).all():
+        good = updates.screened()
+        if len(good.parties) == len(updates.parties):
+            raise OverflowError("the centre is too far from the updates for a distance to exist")
+        return observe(good, exact=exact)
+    seen = sum(stop - start for start, stop in spans)
+    return updates, Evidence((Block(updates.parties, distances, float(seen)),))
+
+
+def sampled_spans(updates: Updates) -> list[tuple[int, int]]:
+    """Return spans of coordinates, one at a random place in each of many equal stretches.
+
+    The places are drawn with a seed made from the updates themselves: the same updates give the
+    same evidence, yet no party can know beforehand which of its coordinates will be looked at.
+    """
+    size = updates.size
+    wanted = max(SAMPLE, size // _SHARE)
+    if size <= 2 * wanted:
+        return [(0, size)]
+    stretches = np.linspace(0, size, wanted // _SPAN + 1).astype(np.int64)
+    random = np.random.default_rng(_fingerprint(updates))
+    room = np.diff(stretches) - _SPAN
+    starts = stretches[:-1] + random.integers(0, room + 1)
+    return [(int(start), int(start) + _SPAN) for start in starts]
+
+
+def _fingerprint(updates: Updates) -> int:
+    checksum = 0
+    probe = np.empty((len(updates.parties), 16))
+    for start in np.linspace(0, updates.size - 16, 8).astype(np.int64):
+        updates.read(int(start), int(start) + 16, probe)
+        checksum = zlib.crc32(probe.tobytes(), checksum)
+    return checksum
+
+
+def _distances(
+    updates: Updates, spans: list[tuple[int, int]], dtype: type[np.floating[Any]]
+) -> tuple[Matrix, bool]:
+    """Return mean squared distances over the spans, and whether rounding may show in them.
+
+    The sums are of differences from one of the parties, so that what the updates have in common
+    does not cancel: the party nearest to its peers in the first coordinates, since differences
+    from a wild one would be as large as it is.
+    """
+    points = len(updates.parties) + 1
+    width = max(256, min(8192, _SMALL_PRODUCT // points**2))
+    gram = np.zeros((points, points))
+    buffer = np.empty((points, width), dtype)
+    reference: int | None = None
+    for start, stop in _chunks(spans, width):
+        chunk = buffer[:, : stop - start]
+        if reference is None:
+            updates.read(start, stop, chunk)
+            reference = _medoid(chunk[:-1, :512])
+        updates.read(start, stop, chunk, about=reference)
+        # The same array on both sides would make numpy call the slow symmetric product.
+        gram[:, :-1] += chunk @ chunk[:-1].T
+        gram[-1, -1] += chunk[-1] @ chunk[-1]
+    gram[:-1, -1] = gram[-1, :-1]
+    squares = np.diag(gram)
+    sums = squares[:, None] + squares
+    distances = np.maximum(sums - gram - gram.T, 0.0)
+    parties = slice(0, points - 1)
+    apart = ~np.eye(points - 1, dtype=bool)
+    ratio = distances[parties, parties][apart] < 1e-3 * sums[parties, parties][apart]
+    lost = bool(ratio.any()) or not np.isfinite(gram).all()
+    np.fill_diagonal(distances, 0.0)
+    return distances / sum(stop - start for start, stop in spans), lost
+
+
+def _chunks(spans: list[tuple[int, int]], width: int) -> Iterable[tuple[int, int]]:
+    for start, stop in spans:
+        for at in range(start, stop, width):
+            yield at, min(at + width, stop)
+
+
+def _medoid(chunk: Matrix) -> int:
+    """Return the row whose median distance from the others is least."""
+    squares = np.einsum("jk,jk->j", chunk, chunk, dtype=np.float64)
+    distances = squares[:, None] + squares - 2 * (chunk @ chunk.T)
+    return int(np.argmin(np.nan_to_num(np.median(distances, axis=1), nan=np.inf)))

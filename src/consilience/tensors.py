@@ -1,0 +1,143 @@
+"""One tensor, whoever made it: numpy, torch, or anything with ``__array__`` or ``__dlpack__``.
+
+A `Tensor` is a flat numpy view of somebody's storage, read in pieces into a float buffer, and a
+way back: numbers in, a tensor of the original library, dtype, shape and device out. The storage
+is never copied unless it is strided or on another device, and never written. Torch is not
+imported here; a torch tensor brings its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.errors import UpdateError
+
+Array = npt.NDArray[Any]
+
+# numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
+# uint16 and shifted.
+_BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A flat view of a tensor's storage, and the object it came from."""
+
+    storage: Array  # (size,); uint16 where dtype is bfloat16
+    dtype: str
+    shape: tuple[int, ...]
+    source: Any
+
+    @property
+    def kind(self) -> str:
+        """Return ``float``, ``integer``, ``bool`` or the name of a dtype that is none of these."""
+        if self.dtype == _BFLOAT16:
+            return "float"
+        kinds = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
+        return kinds.get(self.storage.dtype.kind, self.dtype)
+
+    @property
+    def size(self) -> int:
+        """Return the number of coordinates."""
+        return self.storage.size
+
+    @property
+    def wide(self) -> bool:
+        """Tell whether float32 would lose some of its digits."""
+        return self.storage.dtype.itemsize > 4
+
+    def read(self, start: int, stop: int, out: Array) -> None:
+        """Write coordinates start..stop into the float array ``out``."""
+        piece = self.storage[start:stop]
+        if self.dtype == _BFLOAT16:
+            piece = (piece.astype(np.uint32) << 16).view(np.float32)
+        np.copyto(out, piece, casting="same_kind" if piece.dtype.kind == "f" else "unsafe")
+
+    def empty(self) -> Array:
+        """Return uninitialised storage for a result of the same dtype and size."""
+        return np.empty(self.size, self.storage.dtype)
+
+    def store(self, values: Array, out: Array) -> None:
+        """Round float values to this tensor's dtype, into a piece of storage from `empty`."""
+        if self.dtype != _BFLOAT16:
+            np.copyto(out, values, casting="same_kind")
+            return
+        bits = values.astype(np.float32).view(np.uint32)
+        # Round to nearest, ties to even, then keep the upper half. A NaN would round into
+        # infinity, but no NaN gets this far.
+        out[...] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+    def rebuild(self, storage: Array) -> Any:
+        """Return storage as a tensor of the source's library, dtype, shape and device."""
+        source = self.source
+        torch = _torch_of(source)
+        if torch is not None:
+            flat = torch.from_numpy(storage.view(np.int16) if self.dtype == _BFLOAT16 else storage)
+            return flat.view(source.dtype).reshape(self.shape).to(source.device)
+        array = storage.view(_numpy_dtype(source)).reshape(self.shape)
+        if isinstance(source, np.ndarray):
+            return array
+        if isinstance(source, float | int | np.generic):
+            return array[()]
+        if hasattr(source, "__array_namespace__"):
+            return source.__array_namespace__().asarray(array)
+        return array
+
+
+def tensor(source: Any) -> Tensor:
+    """Return a `Tensor` over anything array-like; raise UpdateError for what is not one."""
+    torch = _torch_of(source)
+    if torch is not None:
+        return _from_torch(torch, source)
+    array = _as_array(source)
+    name = array.dtype.name
+    storage = array.reshape(-1)
+    if name == _BFLOAT16:
+        storage = storage.view(np.uint16)
+    return Tensor(storage, name, array.shape, source)
+
+
+def is_tensor(source: Any) -> bool:
+    """Tell a leaf of an update from a container of leaves."""
+    if isinstance(source, float | int | np.generic):
+        return True
+    return hasattr(source, "__array__") or hasattr(source, "__dlpack__")
+
+
+def _as_array(source: Any) -> Array:
+    if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
+        return np.from_dlpack(source)
+    array = np.asarray(source)
+    if array.dtype.kind == "O":
+        raise UpdateError(f"expected a tensor of numbers, found {type(source).__name__}")
+    return array
+
+
+def _numpy_dtype(source: Any) -> np.dtype[Any]:
+    return source.dtype if isinstance(source, np.ndarray) else _as_array(source).dtype
+
+
+def _torch_of(source: Any) -> Any:
+    """Return the torch module if source is a torch tensor (then it has been imported), or None."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(source, torch.Tensor) else None
+
+
+def _from_torch(torch: Any, source: Any) -> Tensor:
+    if source.layout is not torch.strided or source.is_quantized:
+        raise UpdateError(f"expected a dense tensor, found torch layout {source.layout}")
+    name = str(source.dtype).removeprefix("torch.")
+    flat = source.detach().cpu().reshape(-1)
+    if name == _BFLOAT16:
+        storage = flat.view(torch.int16).numpy().view(np.uint16)
+    else:
+        try:
+            storage = flat.numpy()
+        except TypeError:  # a dtype numpy does not have, such as float8
+            raise UpdateError(f"expected float16, 32, 64 or bfloat16, found {name}") from None
+    return Tensor(storage, name, tuple(source.shape), source)
