@@ -27,7 +27,8 @@ class ICOV:
     ``rank`` is D, the number of hidden directions; ``"auto"`` adds one at a time while the evidence
     for it grows (the free energy, or for maximum likelihood the BIC). ``noise`` is each party's own
     (Algorithm 2) or one for all (the paper's text). ``posterior`` is that of variational Bayes:
-    ``"joint"`` in the truth and the hidden directions, or ``"factorized"`` as in the paper.
+    ``"factorized"`` as in the paper, or ``"joint"`` in the truth and the hidden directions, which
+    is exact and calibrated if every update holds the truth, and misled where some do not.
     ``kernel``, ``optimizer``, ``rate`` and ``seed`` are for maximum likelihood. ``epsilon`` is the
     least variance, as a fraction of half the least positive squared distance between two parties.
     """
@@ -35,7 +36,7 @@ class ICOV:
     inference: Literal["mle", "vb"] = "vb"
     rank: int | Literal["auto"] = "auto"
     noise: Literal["per-party", "shared"] = "per-party"
-    posterior: Literal["joint", "factorized"] = "joint"
+    posterior: Literal["joint", "factorized"] = "factorized"
     kernel: Literal["linear", "rbf"] = "linear"
     optimizer: Literal["quasi-newton", "sgd"] = "quasi-newton"
     epsilon: float = 1e-6

@@ -5,21 +5,26 @@ The model (eq. latent_bias with the priors of the VB section), for each coordina
     x_j = y + uᵀv_j + noise,      noise ~ N(0, σ_j²)  (or one σ² for all: the paper's text)
     y ~ N(centre, σ_y²),   u ~ N(0, σ_u² I),   v_j ~ N(0, σ_v² I).
 
-The posterior is approximated by q(y, u) q(v), or as in the paper by q(y) q(u) q(v), all Gaussian.
-A coordinate of a round is a task of its own, so the covariance of (y, u) is shared by all
-coordinates of rounds with the same parties, and its mean is linear in the updates: ȳ is a
-combination of the parties and the centre whose weights sum to one, ū one whose weights sum to zero.
-All second moments then come from the J×J evidence.
+The posterior is approximated by q(y) q(u) q(v), or by q(y, u) q(v), all Gaussian. A coordinate of a
+round is a task of its own, so the covariance of (y, u) is shared by all coordinates of rounds
+with the same parties, and its mean is linear in the updates: ȳ is a combination of the parties and
+the centre whose weights sum to one, ū one whose weights sum to zero. All second moments then come
+from the J×J evidence.
 
 Where this differs from the paper:
 
 - Eq. (latent-vb-error-param2) swaps the covariances of u_i and v_j; here they are in place.
 - Eqs. (latent-vb-truth-mean) and (latent-vb-party-mean) depend on each other and are solved
   together, not in turns: lines 2 and 3 of Algorithm 2, with the same fixed point.
-- Given several parties, y and u are strongly correlated: what the parties share can be the truth or
-  a common bias. Factorising q(y) q(u) denies that, and pays by moving the noise into the truth or
-  the truth into the noise (on data from the model it finds 0.98 for a noise of 1.58; the joint
-  posterior 1.60). So the joint posterior is the default, and the paper's an option.
+
+Factorised or joint? What the parties share can be the truth or a common bias, so a posteriori y and
+u are strongly correlated. Factorising denies that, and pays for it: on data drawn from the model it
+finds 0.98 for a noise of 1.58, where the joint posterior finds 1.60 and, being exact given V, has
+intervals that cover. But the joint posterior believes the model: where adversaries send vectors
+with nothing of the truth in them, the likeliest story is that *they* are right about a truth near
+the centre and the honest share a bias. The factorised posterior, drawn to directions that cancel in
+the weighted mean, stays with the honest. So the paper's is the default, and the joint one is for
+sources that all mean well.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ Cube = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The same for all algorithms' sake: which variant, and when to stop."""
+    """Which variant of the model, and when to stop."""
 
     rank: int
     shared: bool  # one σ² for all parties
