@@ -37,7 +37,7 @@ SAMPLE = 1 << 16
 _SHARE = 16
 _SPAN = 4096
 # OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
-# ones, four times faster for ten parties than its general kernel (benchmarks/evidence.py).
+# ones, four times faster for ten parties than its general kernel (make bench shows it).
 _SMALL_PRODUCT = 1_000_000
 
 
