@@ -1,0 +1,210 @@
+"""The models the parties train: pure functions of one flat parameter vector.
+
+A model is a layout (which named tensors lie where in the vector) and a forward function of those
+tensors and the inputs. Everything else follows: initial parameters, loss, predictions, accuracy.
+A flat vector is what the aggregation needs, so nothing is copied on the way in or out.
+
+    model = mlp()
+    parameters = model.initial(seed=0)          # (K,) float32
+    model.loss(parameters, inputs, targets)     # a scalar tensor, differentiable
+    model.tensors(parameters)["hidden.weight"]  # a view, (100, 784)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+try:  # the other modules of the lab take torch from here, and so its absence is explained once
+    import torch as torch
+    from torch import Tensor as Tensor
+    from torch.nn import functional
+except ImportError as error:
+    raise ImportError(
+        "consilience.lab trains models with torch, which is not installed: "
+        "pip install 'consilience[lab]'"
+    ) from error
+
+Tensors = dict[str, Tensor]
+
+
+class Entry(NamedTuple):
+    """One named tensor of a model: its shape, and the half-width of its uniform initial values."""
+
+    shape: tuple[int, ...]
+    spread: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as functions of a parameter vector of length `size`."""
+
+    name: str
+    layout: Mapping[str, Entry]
+    forward: Callable[[Tensors, Tensor], Tensor]
+    classes: int | None  # None: the targets are real numbers and the loss is half the squared error
+    vmaps: bool = True  # whether one batched call for all parties works, and is the faster way
+    # The parameters of least loss, where they have a closed form: of inputs, targets, weight decay.
+    solve: Callable[[Tensor, Tensor, float], Tensor] | None = None
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of coordinates of each named tensor, in the order of the layout."""
+        return [math.prod(entry.shape) for entry in self.layout.values()]
+
+    @property
+    def size(self) -> int:
+        """K, the number of coordinates of an update."""
+        return sum(self.sizes)
+
+    def initial(self, seed: int) -> Tensor:
+        """Initial parameters (K,), float32, the same for the same seed."""
+        generator = torch.Generator().manual_seed(seed)
+        spreads = torch.repeat_interleave(
+            torch.tensor([entry.spread for entry in self.layout.values()]),
+            torch.tensor(self.sizes),
+        )
+        return (2 * torch.rand(self.size, generator=generator) - 1) * spreads
+
+    def tensors(self, vector: Tensor) -> Tensors:
+        """The named tensors in a vector (..., K), as views; leading axes are kept."""
+        if vector.shape[-1] != self.size:
+            raise ValueError(
+                f"{self.name} has {self.size} parameters, but the vector has "
+                f"{vector.shape[-1]}: make it with initial() or vector() of this model"
+            )
+        parts = torch.split(vector, self.sizes, dim=-1)
+        return {
+            name: part.view(*vector.shape[:-1], *entry.shape)
+            for (name, entry), part in zip(self.layout.items(), parts, strict=True)
+        }
+
+    def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The vector (K,) of named tensors: the inverse of `tensors`."""
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        expected = {name: entry.shape for name, entry in self.layout.items()}
+        if found != expected:
+            raise ValueError(f"{self.name} expects tensors {expected}, but found {found}")
+        return torch.cat([tensors[name].flatten() for name in self.layout])
+
+    def outputs(self, vector: Tensor, inputs: Tensor) -> Tensor:
+        """What the model says of each sample: a number, or a score per class on the last axis."""
+        return self.forward(self.tensors(vector), inputs)
+
+    def loss(
+        self, vector: Tensor, inputs: Tensor, targets: Tensor, weight_decay: float = 0.0
+    ) -> Tensor:
+        """The mean loss of the samples plus weight_decay/2 · ‖parameters‖²."""
+        outputs = self.outputs(vector, inputs)
+        if self.classes is None:
+            loss = 0.5 * (outputs - targets).square().mean()
+        else:
+            loss = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+        return loss + 0.5 * weight_decay * vector.square().sum() if weight_decay else loss
+
+    @torch.no_grad()
+    def predict(self, vector: Tensor, inputs: Tensor, chunk: int = 2048) -> Tensor:
+        """The predicted number or class of each sample, `chunk` samples at a time."""
+        outputs = torch.cat([self.outputs(vector, part) for part in torch.split(inputs, chunk)])
+        return outputs if self.classes is None else outputs.argmax(-1)
+
+    def accuracy(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> float:
+        """The share of predictions that are right."""
+        if self.classes is None:
+            raise ValueError(f"{self.name} predicts numbers, which are never quite right: use loss")
+        return float((self.predict(vector, inputs) == targets).double().mean())
+
+
+def linear_regression(features: int) -> Model:
+    """Least squares, no intercept. Convex, so it starts at zero whatever the seed."""
+    return Model(
+        "linear regression",
+        {"weight": Entry((features,), 0.0)},
+        lambda tensors, inputs: torch.matmul(inputs, tensors["weight"]),
+        classes=None,
+        solve=_least_squares,
+    )
+
+
+def _least_squares(inputs: Tensor, targets: Tensor, weight_decay: float) -> Tensor:
+    # The decay is as good as one more sample per feature, of size √(n·decay) and target zero.
+    samples, features = inputs.shape
+    pull = math.sqrt(samples * weight_decay) * torch.eye(features, dtype=torch.float64)
+    rows = torch.cat([inputs.double(), pull])
+    values = torch.cat([targets.double(), torch.zeros(features, dtype=torch.float64)])
+    solution: Tensor = torch.linalg.lstsq(rows, values[:, None], driver="gelsd").solution
+    return solution[:, 0]
+
+
+def logistic_regression(features: int = 784, classes: int = 10) -> Model:
+    """Softmax regression. Convex, so it starts at zero whatever the seed."""
+    return Model(
+        "logistic regression",
+        {"weight": Entry((classes, features), 0.0), "bias": Entry((classes,), 0.0)},
+        lambda tensors, inputs: functional.linear(inputs, tensors["weight"], tensors["bias"]),
+        classes=classes,
+    )
+
+
+def mlp(features: int = 784, hidden: int = 100, classes: int = 10) -> Model:
+    """One hidden layer of ReLU units: the 784-100-10 network of Baruch et al."""
+
+    def forward(tensors: Tensors, inputs: Tensor) -> Tensor:
+        hidden = functional.linear(inputs, tensors["hidden.weight"], tensors["hidden.bias"]).relu()
+        return functional.linear(hidden, tensors["output.weight"], tensors["output.bias"])
+
+    into_hidden, into_output = features**-0.5, hidden**-0.5
+    layout = {
+        "hidden.weight": Entry((hidden, features), into_hidden),
+        "hidden.bias": Entry((hidden,), into_hidden),
+        "output.weight": Entry((classes, hidden), into_output),
+        "output.bias": Entry((classes,), into_output),
+    }
+    return Model("mlp", layout, forward, classes)
+
+
+def char_lstm(vocabulary: int, hidden: int = 256, embedding: int = 8, layers: int = 2) -> Model:
+    """The next-character model of McMahan et al.: an embedding, stacked LSTM layers, a softmax.
+
+    Inputs are character codes (B, T); the targets are the codes one place on, (B, T): the model
+    is asked for the next character at every place. One bias per gate, not the two that torch
+    adds up, so that no coordinate of an update merely repeats another.
+    """
+    spread = hidden**-0.5
+    layout = {"embedding": Entry((vocabulary, embedding), math.sqrt(3))}  # unit variance
+    for layer in range(layers):
+        width = embedding if layer == 0 else hidden
+        layout |= {
+            f"lstm.{layer}.input": Entry((4 * hidden, width), spread),
+            f"lstm.{layer}.recurrent": Entry((4 * hidden, hidden), spread),
+            f"lstm.{layer}.bias": Entry((4 * hidden,), spread),
+        }
+    layout |= {
+        "output.weight": Entry((vocabulary, hidden), spread),
+        "output.bias": Entry((vocabulary,), spread),
+    }
+
+    def forward(tensors: Tensors, inputs: Tensor) -> Tensor:
+        embedded = functional.embedding(inputs, tensors["embedding"])  # (B, T, embedding)
+        no_bias = embedded.new_zeros(4 * hidden)
+        weights = [
+            weight
+            for layer in range(layers)
+            for weight in (
+                tensors[f"lstm.{layer}.input"],
+                tensors[f"lstm.{layer}.recurrent"],
+                tensors[f"lstm.{layer}.bias"],
+                no_bias,
+            )
+        ]
+        start = embedded.new_zeros(layers, inputs.shape[0], hidden)
+        states, _, _ = torch.lstm(
+            embedded, (start, start), weights, True, layers, 0.0, True, False, True
+        )  # (B, T, hidden)
+        return functional.linear(states, tensors["output.weight"], tensors["output.bias"])
+
+    # The fused LSTM has no batching rule, and still a loop over the parties with it takes half to
+    # three quarters of the time of an LSTM of matrix products with all parties in one call.
+    return Model("character lstm", layout, forward, vocabulary, vmaps=False)
