@@ -1,0 +1,96 @@
+"""MNIST in one round: five parties fit a logistic regression each, R adversaries send N(0, 1).
+
+The parameters themselves are aggregated, once. Choices of ours: all 60,000 images split evenly
+among the five parties; each fits its share by L-BFGS with a weight decay of 10⁻³. The second
+figure stops the iterative methods after t iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from consilience import ICOV, IVAR, GeometricMedian, aggregate
+from consilience.catalogue import Method
+from consilience.lab import mnist
+from consilience.lab.attacks import make
+from consilience.lab.experiments import METHODS, Scale
+from consilience.lab.figures import curves, lines
+from consilience.lab.models import logistic_regression, torch
+from consilience.lab.partitions import iid
+from consilience.lab.runner import Cell, Record, Tick
+from consilience.lab.training import Parties, images
+
+HONEST = 5
+WEIGHT_DECAY = 1e-3
+ITERATIONS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
+ITERATED = {
+    "Geometric median": lambda t: GeometricMedian(max_iterations=t, tolerance=0),
+    "IVAR-VB": lambda t: IVAR("vb", max_iterations=t, tolerance=0),
+    "IVAR-MLE": lambda t: IVAR("mle", max_iterations=t, tolerance=0),
+    "ICOV-VB": lambda t: ICOV("vb", rank=2, max_iterations=t, tolerance=0),
+}
+
+
+def cells(scale: Scale, seeds: int) -> list[Cell]:
+    """One cell per seed: the parties train once for all methods and numbers of adversaries."""
+    return [
+        Cell(
+            "one-round",
+            {"seed": seed, "adversaries": ",".join(map(str, scale.one_round_adversaries))},
+            partial(_run, seed, scale.one_round_adversaries),
+        )
+        for seed in range(seeds)
+    ]
+
+
+def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Record]:
+    digits = mnist.load()
+    test = images(digits.test_images, digits.test_labels)
+    model = logistic_regression()
+    rng = np.random.default_rng(seed)
+    shards = {
+        f"party{j}": images(digits.train_images[index], digits.train_labels[index])
+        for j, index in enumerate(iid(len(digits.train_labels), HONEST, rng))
+    }
+    parties = Parties(model, shards, seed, weight_decay=WEIGHT_DECAY)
+    rows = []
+    for done, party in enumerate(shards):
+        rows.append(parties.local_parameters([party]).numpy()[0])
+        tick(done + 1, HONEST + len(adversaries))
+    honest = np.array(rows)
+
+    def accuracy(updates: np.ndarray, method: str | Method) -> float:
+        value = aggregate(updates, method).value
+        return model.accuracy(torch.from_numpy(np.asarray(value)), *test)
+
+    records: list[Record] = []
+    bad = make("gaussian")(honest, max(adversaries), np.random.default_rng([seed, 1]))
+    for done, count in enumerate(adversaries):
+        updates = np.vstack([honest, bad[:count]])
+        for label, method in METHODS.items():
+            records.append({"R": count, "method": label, "accuracy": accuracy(updates, method)})
+        for label, make_method in ITERATED.items():
+            for t in ITERATIONS:
+                found = accuracy(updates, make_method(t))
+                records.append({"R": count, "method": label, "iteration": t, "accuracy": found})
+        tick(HONEST + done + 1, HONEST + len(adversaries))
+    return records
+
+
+def figures(records: Sequence[Record]) -> dict[str, Figure]:
+    """Return accuracy by number of adversaries, and by iteration for 5 and 10 of them."""
+    final = [record for record in records if "iteration" not in record]
+    paths = [
+        {**r, "panel": f"{r['R']}", "round": r["iteration"]} for r in records if "iteration" in r
+    ]
+    titles = {"5": "5 honest parties, 5 adversaries", "10": "5 honest parties, 10 adversaries"}
+    return {
+        "one-round": lines(final, "R", "accuracy", "adversaries", "test accuracy"),
+        "one-round-convergence": curves(
+            paths, "panel", titles, "accuracy", "test accuracy", by="iteration"
+        ),
+    }

@@ -1,0 +1,96 @@
+"""Cells: the pieces of an experiment, run once each and kept.
+
+A cell is named by its settings and gives records, rows of plain numbers and words. Each finished
+cell is one JSON file, written whole or not at all, so a run that is cut off goes on where it was:
+cells whose file is there are not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Record = dict[str, Any]
+Tick = Callable[[int, int], None]  # steps done, steps in all
+
+# Raised whenever the meaning of a cell changes, so that old files are not taken for new ones.
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A piece of an experiment. ``weight`` is its expected share of the time."""
+
+    experiment: str
+    settings: Mapping[str, int | float | str]
+    run: Callable[[Tick], list[Record]]
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """A file name made of the settings."""
+        parts = "_".join(f"{key}-{value}" for key, value in self.settings.items())
+        return re.sub(r"[^A-Za-z0-9._=-]+", "-", parts)
+
+    def file(self, folder: Path) -> Path:
+        """Where the finished cell is kept."""
+        return folder / "cells" / self.experiment / f"{self.name}.json"
+
+
+def complete(cells: Sequence[Cell], folder: Path, console: Console) -> list[Record]:
+    """Run the cells that are not finished yet, and return the records of all."""
+    waiting = [cell for cell in cells if load(cell, folder) is None]
+    if len(waiting) < len(cells):
+        console.print(f"{len(cells) - len(waiting)} of {len(cells)} cells are finished already")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        total = progress.add_task("cells", total=len(waiting))
+        inner = progress.add_task("", total=1, visible=bool(waiting))
+        for cell in waiting:
+            progress.update(inner, description=f"{cell.experiment} {cell.name}", completed=0)
+            store(cell, folder, lambda done, of: progress.update(inner, completed=done, total=of))
+            progress.advance(total)
+    return [record for cell in cells for record in load(cell, folder) or []]
+
+
+def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> None:
+    """Run a cell and keep its records."""
+    started = perf_counter()
+    records = cell.run(tick)
+    content = {
+        "version": VERSION,
+        "experiment": cell.experiment,
+        "settings": dict(cell.settings),
+        "seconds": round(perf_counter() - started, 2),
+        "records": records,
+    }
+    file = cell.file(folder)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".part")
+    partial.write_text(json.dumps(content) + "\n")
+    os.replace(partial, file)
+
+
+def load(cell: Cell, folder: Path) -> list[Record] | None:
+    """Return the records of a finished cell, each with the cell's settings, or None."""
+    try:
+        content = json.loads(cell.file(folder).read_text())
+        if content["version"] != VERSION or content["settings"] != dict(cell.settings):
+            return None
+        return [{**content["settings"], **record} for record in content["records"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or not whole: it is run again
