@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rcParams
@@ -16,7 +17,7 @@ from consilience.lab.runner import Record
 # Paul Tol's bright scheme, told apart by people who do not see all colours, and a line style each.
 _COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#AA3377")
 _STYLES = ("-", "--", "-.", "-", "--", "-", ":")
-STYLE = {
+STYLE: dict[str, dict[str, Any]] = {
     label: {"color": colour, "linestyle": style}
     for label, colour, style in zip(METHODS, _COLOURS, _STYLES, strict=True)
 }
@@ -25,7 +26,7 @@ STYLE = {
 def curves(
     records: Sequence[Record],
     panel: str,
-    titles: Mapping[Hashable, str] | Mapping[str, str] | Mapping[int, str],
+    titles: Mapping[Any, str],
     value: str,
     words: str,
     by: str = "round",
@@ -34,7 +35,7 @@ def curves(
     figure = Figure(figsize=(4.2 * len(titles), 3.6), layout="constrained")
     axes = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
-        _draw(axis, [record for record in records if record[panel] == key], "round", value)
+        _draw(axis, [record for record in records if record[panel] == key], by, value)
         axis.set(title=title, xlabel=by)
     axes[0].set_ylabel(words)
     _legend(figure, axes[0])

@@ -7,7 +7,7 @@ figure stops the iterative methods after t iterations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,7 @@ from consilience.lab.training import Parties, images
 HONEST = 5
 WEIGHT_DECAY = 1e-3
 ITERATIONS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
-ITERATED = {
+ITERATED: dict[str, Callable[[int], Method]] = {
     "Geometric median": lambda t: GeometricMedian(max_iterations=t, tolerance=0),
     "IVAR-VB": lambda t: IVAR("vb", max_iterations=t, tolerance=0),
     "IVAR-MLE": lambda t: IVAR("mle", max_iterations=t, tolerance=0),
@@ -84,13 +84,11 @@ def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Record]:
 def figures(records: Sequence[Record]) -> dict[str, Figure]:
     """Return accuracy by number of adversaries, and by iteration for 5 and 10 of them."""
     final = [record for record in records if "iteration" not in record]
-    paths = [
-        {**r, "panel": f"{r['R']}", "round": r["iteration"]} for r in records if "iteration" in r
-    ]
-    titles = {"5": "5 honest parties, 5 adversaries", "10": "5 honest parties, 10 adversaries"}
+    paths = [record for record in records if "iteration" in record]
+    titles = {count: f"{HONEST} honest parties, {count} adversaries" for count in (5, 10)}
     return {
         "one-round": lines(final, "R", "accuracy", "adversaries", "test accuracy"),
         "one-round-convergence": curves(
-            paths, "panel", titles, "accuracy", "test accuracy", by="iteration"
+            paths, "R", titles, "accuracy", "test accuracy", by="iteration"
         ),
     }
