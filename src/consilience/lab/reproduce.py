@@ -132,11 +132,9 @@ def _ends(records: Sequence[Record], column: str, value: str) -> list[str]:
     for attack in sorted({record.get("attack", "") for record in records}):
         mine = _final([record for record in records if record.get("attack", "") == attack])
         places = sorted({record[column] for record in mine}, key=str if column == "panel" else None)
+        by_place = [where(mine, **{column: place}) for place in places]
         rows = [
-            [
-                label,
-                *(spread(last(where(mine, method=label, **{column: p}), value)) for p in places),
-            ]
+            [label, *(spread(last(where(these, method=label), value)) for these in by_place)]
             for label in METHODS
         ]
         words = "adversaries" if column == "R" else column
