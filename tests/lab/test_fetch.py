@@ -5,15 +5,13 @@ import hashlib
 import io
 import sys
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from consilience.lab import fetch as f
+from mirror import LocalMirror
 
 DATA = bytes(range(256)) * 40  # 10 kB
 
@@ -23,62 +21,6 @@ def file_of(data: bytes, name: str = "numbers") -> f.File:
 
 
 NUMBERS = file_of(DATA)
-
-
-class LocalMirror(ThreadingHTTPServer):
-    """Serves `contents`; closes the connection after `cut` bytes of an answer, `cuts` times."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.contents: dict[str, bytes] = {}
-        self.cut, self.cuts = 0, 0
-        self.ranges = True
-        self.requests: list[tuple[str, str | None]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/data"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: LocalMirror
-
-    def do_GET(self) -> None:
-        mirror, wanted = self.server, self.headers.get("Range")
-        mirror.requests.append((self.path, wanted))
-        name = self.path.removeprefix("/data/")
-        if name not in mirror.contents:
-            self.send_error(404)
-            return
-        data = mirror.contents[name]
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
-        if start >= len(data) and wanted:
-            self.send_error(416)
-            return
-        resumed = bool(wanted) and mirror.ranges
-        body = data[start:] if resumed else data
-        self.send_response(206 if resumed else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if mirror.cuts > 0:
-            mirror.cuts -= 1
-            body = body[: mirror.cut]
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMirror]:
-    monkeypatch.setenv("no_proxy", "*")
-    server = LocalMirror()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.fixture(autouse=True)
