@@ -106,10 +106,9 @@ def _evidence_based(
     sampled = now.blocks[0].count < updates.size
     if sampled and _surprising(updates, now, weights, value):
         return _evidence_based(updates, estimator, memory, sample_counts, started, exact=True)
+    result = updates.rebuild(value, int(np.argmax(weights)))
     if memory is not None:
         memory.keep(evidence, beliefs)
-    heaviest = int(np.argmax(weights))
-    result = updates.rebuild(value, heaviest)
     seconds = {
         "evidence": observed - started,
         "inference": inferred - observed,

@@ -155,7 +155,8 @@ class Updates:
             if path in floats:
                 values[path] = leaf.rebuild(floats[path])
             else:
-                values[path] = leaf.rebuild(self.leaves[heaviest][path].storage.copy())
+                theirs = self.leaves[heaviest][path].storage
+                values[path] = leaf.rebuild(theirs.astype(leaf.storage.dtype))
         return _unflatten(self.originals[model], values)
 
 
