@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from consilience.errors import UpdateError
 from consilience.updates import Updates, parse
 
 Vector = npt.NDArray[np.float64]
@@ -185,7 +186,7 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
     if not np.isfinite(distances).all():
         good = updates.screened()
         if len(good.parties) == len(updates.parties):
-            raise OverflowError("the centre is too far from the updates for a distance to exist")
+            raise UpdateError("the centre is too far from the updates for a distance to exist")
         return observe(good, exact=exact)
     seen = sum(stop - start for start, stop in spans)
     return updates, Evidence((Block(updates.parties, distances, float(seen)),))
