@@ -54,16 +54,18 @@ class Block:
 
     @cached_property
     def gram(self) -> Matrix:
-        """Inner products about the parties' mean, (J+1, J+1): precise however far the centre is."""
-        weights = np.full(len(self.parties) + 1, 1 / len(self.parties))
-        weights[-1] = 0.0
-        return residual_products(self.distances, weights)
+        """Inner products about the party closest to its peers, (J+1, J+1): precise however far the
+        centre or a wild party is."""
+        closest = int(np.argmin(np.median(self.distances[:-1, :-1], axis=1)))
+        from_there = self.distances[closest]
+        products: Matrix = 0.5 * (from_there[:, None] + from_there - self.distances)
+        return products
 
     def residuals(self, weights: Vector) -> Vector:
         """Return each point's mean squared distance from the weighted mean of all points.
 
-        Of the parties' mean rather than of the distances: rounding in the weights' sum is then
-        not multiplied by the distance of a far centre.
+        Of inner products rather than of the distances: rounding in the weights' sum is then not
+        multiplied by the distance of a far centre.
         """
         pulled = self.gram @ weights
         return np.diag(self.gram) - 2 * pulled + weights @ pulled
