@@ -185,7 +185,9 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
     coarse = len(spans) > 1 and not updates.wide
     with np.errstate(over="ignore", invalid="ignore"):
         reference = _likely_medoid(updates, spans)
-        distances, lost = _distances(updates, spans, reference, np.float32 if coarse else np.float64)
+        distances, lost = _distances(
+            updates, spans, reference, np.float32 if coarse else np.float64
+        )
         if coarse and lost:
             distances, lost = _distances(updates, spans, reference, np.float64)
         # A party may look like its peers in the first coordinates alone, to spoil the others'

@@ -315,8 +315,9 @@ def _whitened(block: Block, latent: Latent, members: Positions) -> Matrix:
     root = (np.eye(own.size) - (U * (1.0 - shrink)) @ U.T) / own
     ones = (U * (s * shrink)) @ W[:, 0] / prior
     cross = np.outer(root @ block.gram[:-1, -1], ones)
-    parties: Matrix = root @ block.gram[:-1, :-1] @ root.T
-    return parties - cross - cross.T + block.gram[-1, -1] * np.outer(ones, ones)
+    parties = root @ block.gram[:-1, :-1] @ root.T
+    found: Matrix = parties - cross - cross.T + block.gram[-1, -1] * np.outer(ones, ones)
+    return found
 
 
 def _pack(state: Parties) -> Vector:
