@@ -118,7 +118,8 @@ def _as_array(source: Any) -> Array:
         raise UpdateError(f"{type(source).__name__} cannot be read ({error})") from error
     if array.dtype.kind == "O":
         raise UpdateError(f"expected a tensor of numbers, found {type(source).__name__}")
-    if array.dtype.kind not in "fiubc" and array.dtype.name != _BFLOAT16:
+    foreign = array.dtype.kind not in "fiubc" or array.dtype.isbuiltin == 2  # of ml_dtypes
+    if foreign and array.dtype.name != _BFLOAT16:
         raise UpdateError(f"{_EXPECTED}, found {array.dtype.name}")
     return array
 
