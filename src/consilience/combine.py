@@ -69,7 +69,8 @@ def reduce_coordinates(updates: Updates, rule: TrimmedMean) -> tuple[Storage, Ve
             reduced, share = rule.reduce(chunk)
             model[path].store(reduced, out[start:stop])
             shares += share
-            squares += ((chunk - reduced) ** 2).sum(axis=1, dtype=np.float64)
+            errors = np.subtract(chunk, reduced, dtype=np.float64)
+            squares += np.einsum("jk,jk->j", errors, errors)
     return value, shares / updates.size, squares / updates.size
 
 
