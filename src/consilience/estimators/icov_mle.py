@@ -150,29 +150,33 @@ def quasi_newton(
 
     objective = [likelihood.total(start)[0]]
     unit = 1.0 / sum(block.count for block in likelihood.evidence.blocks)
+    features = len(likelihood.evidence.parties) * likelihood.rank
+    linear = likelihood.kernel is KERNELS["linear"]
+    scale = np.ones_like(start)
+    if linear:  # V in units of the noise, so that the unit of the updates is of no account
+        scale[:features] = np.exp(0.5 * start[features + 1 :].mean())
 
     def descend(vector: Vector) -> tuple[float, Vector]:
-        value, slope = likelihood.total(vector)
-        return -unit * value, -unit * slope
+        value, slope = likelihood.total(scale * vector)
+        return -unit * value, -unit * scale * slope
 
     def note(intermediate_result: Any) -> None:
         objective.append(-float(intermediate_result.fun) / unit)
 
-    features = len(likelihood.evidence.parties) * likelihood.rank
     free: list[tuple[float | None, float | None]] = [(None, None)] * (features + 1)
-    if likelihood.kernel is KERNELS["linear"]:
+    if linear:
         free[-1] = (start[features], start[features])  # σ_u² is redundant: V carries it
     bounds = free + [(np.log(floor), None)] * (start.size - features - 1)
     found = minimize(
         descend,
-        start,
+        start / scale,
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
         callback=note,
         options={"maxiter": max_iterations, "ftol": tolerance, "gtol": tolerance},
     )
-    return found.x, objective, bool(found.success)
+    return scale * found.x, objective, bool(found.success)
 
 
 def stochastic_gradient(
