@@ -148,13 +148,16 @@ def quasi_newton(
     """Climb by L-BFGS; the likelihood never falls from iteration to iteration."""
     from scipy.optimize import minimize  # here, since it takes longer to import than all the rest
 
+    features = len(likelihood.evidence.parties) * likelihood.rank
+    start = start.copy()
+    start[features + 1 :] = np.maximum(start[features + 1 :], np.log(floor))
     objective = [likelihood.total(start)[0]]
     unit = 1.0 / sum(block.count for block in likelihood.evidence.blocks)
-    features = len(likelihood.evidence.parties) * likelihood.rank
     linear = likelihood.kernel is KERNELS["linear"]
+    variances = np.diag(likelihood.unpack(start).covariance(likelihood.kernel))
     scale = np.ones_like(start)
     if linear:  # V in units of the noise, so that the unit of the updates is of no account
-        scale[:features] = np.exp(0.5 * start[features + 1 :].mean())
+        scale[:features] = np.sqrt(variances.mean())
 
     def descend(vector: Vector) -> tuple[float, Vector]:
         value, slope = likelihood.total(scale * vector)
@@ -166,7 +169,9 @@ def quasi_newton(
     free: list[tuple[float | None, float | None]] = [(None, None)] * (features + 1)
     if linear:
         free[-1] = (start[features], start[features])  # σ_u² is redundant: V carries it
-    bounds = free + [(np.log(floor), None)] * (start.size - features - 1)
+    # From above too, or a bold step of the search overflows; no maximum lies that far out.
+    most = np.log(1e6 * variances.max())
+    bounds = free + [(np.log(floor), most)] * (start.size - features - 1)
     found = minimize(
         descend,
         start / scale,
