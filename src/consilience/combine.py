@@ -20,7 +20,9 @@ _CHUNK = 1 << 15
 def combine(updates: Updates, weights: Vector, centre_weight: float) -> Storage:
     """Return Σ_j w_j x_j plus the centre's share, tensor by tensor, in the updates' dtypes."""
     stack = updates.stack
-    if stack is not None and stack.dtype.itemsize >= 4 and updates.center is None:
+    # numpy's product is in the machine's byte order, and slow for float16.
+    native = stack is not None and stack.dtype.isnative and stack.dtype.itemsize >= 4
+    if stack is not None and native and updates.center is None:
         return {updates.floats[0]: weights.astype(stack.dtype) @ stack}
     model = updates.leaves[updates.template()]
     terms = [(w, leaves) for w, leaves in zip(weights, updates.leaves, strict=True) if w != 0]
@@ -67,7 +69,8 @@ def reduce_coordinates(updates: Updates, rule: TrimmedMean) -> tuple[Storage, Ve
             reduced, share = rule.reduce(chunk)
             model[path].store(reduced, out[start:stop])
             shares += share
-            squares += ((chunk - reduced) ** 2).sum(axis=1, dtype=np.float64)
+            errors = np.subtract(chunk, reduced, dtype=np.float64)
+            squares += np.einsum("jk,jk->j", errors, errors)
     return value, shares / updates.size, squares / updates.size
 
 

@@ -102,14 +102,16 @@ def _evidence_based(
     )
     weights = _weights(updates, beliefs)
     inferred = perf_counter()
-    value = combine(updates, weights, 1.0 - float(weights.sum()))
     sampled = now.blocks[0].count < updates.size
-    if sampled and _surprising(updates, now, weights, value):
+    quiet: Any = "ignore" if sampled else "warn"  # what a sample missed is handled below
+    with np.errstate(over=quiet, invalid=quiet):
+        value = combine(updates, weights, 1.0 - float(weights.sum()))
+        surprised = sampled and _surprising(updates, now, weights, value)
+    if surprised:
         return _evidence_based(updates, estimator, memory, sample_counts, started, exact=True)
+    result = updates.rebuild(value, int(np.argmax(weights)))
     if memory is not None:
         memory.keep(evidence, beliefs)
-    heaviest = int(np.argmax(weights))
-    result = updates.rebuild(value, heaviest)
     seconds = {
         "evidence": observed - started,
         "inference": inferred - observed,

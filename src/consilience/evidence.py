@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from consilience.errors import UpdateError
 from consilience.updates import Updates, parse
 
 Vector = npt.NDArray[np.float64]
@@ -39,6 +40,8 @@ _SPAN = 4096
 # OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
 # ones, four times faster for ten parties than its general kernel (make bench shows it).
 _SMALL_PRODUCT = 1_000_000
+# A reference this many times farther from its peers than another party is not a good one.
+_FAR = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,19 +54,27 @@ class Block:
 
     @cached_property
     def gram(self) -> Matrix:
-        """Inner products about the parties' mean, (J+1, J+1): precise however far the centre is."""
-        weights = np.full(len(self.parties) + 1, 1 / len(self.parties))
-        weights[-1] = 0.0
-        return residual_products(self.distances, weights)
+        """Inner products about the party closest to its peers, (J+1, J+1): precise however far the
+        centre or a wild party is."""
+        closest = int(np.argmin(np.median(self.distances[:-1, :-1], axis=1)))
+        from_there = self.distances[closest]
+        products: Matrix = 0.5 * (from_there[:, None] + from_there - self.distances)
+        return products
 
     def residuals(self, weights: Vector) -> Vector:
         """Return each point's mean squared distance from the weighted mean of all points.
 
-        Of the parties' mean rather than of the distances: rounding in the weights' sum is then
-        not multiplied by the distance of a far centre.
+        Of inner products rather than of the distances: rounding in the weights' sum is then not
+        multiplied by the distance of a far centre.
         """
         pulled = self.gram @ weights
         return np.diag(self.gram) - 2 * pulled + weights @ pulled
+
+    def products(self, weights: Vector) -> Matrix:
+        """Return the inner products per coordinate of the residuals from the weighted mean."""
+        pulled = self.gram @ weights
+        products: Matrix = self.gram - pulled[:, None] - pulled + weights @ pulled
+        return products
 
     def discounted(self, factor: float) -> Block:
         """Return the same distances, believed less."""
@@ -168,7 +179,7 @@ def pooled_products(evidence: Evidence, weights: Iterable[Vector]) -> Matrix:
     total, count = np.zeros((size, size)), np.zeros((size, size))
     for block, members, w in zip(evidence.blocks, evidence.members, weights, strict=True):
         at = np.ix_(members, members)
-        total[at] += block.count * residual_products(block.distances, w)[:-1, :-1]
+        total[at] += block.count * block.products(w)[:-1, :-1]
         count[at] += block.count
     products: Matrix = total / np.maximum(count, 1e-300)
     return products
@@ -179,13 +190,21 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
     spans = [(0, updates.size)] if exact else sampled_spans(updates)
     coarse = len(spans) > 1 and not updates.wide
     with np.errstate(over="ignore", invalid="ignore"):
-        distances, lost = _distances(updates, spans, np.float32 if coarse else np.float64)
+        reference = _likely_medoid(updates, spans)
+        distances, lost = _distances(
+            updates, spans, reference, np.float32 if coarse else np.float64
+        )
         if coarse and lost:
-            distances, lost = _distances(updates, spans, np.float64)
+            distances, lost = _distances(updates, spans, reference, np.float64)
+        # A party may look like its peers in the first coordinates alone, to spoil the others'
+        # distances with differences as large as it is in the rest.
+        typical = np.median(distances[:-1, :-1], axis=1)
+        if typical[reference] > _FAR * typical.min():
+            distances, lost = _distances(updates, spans, int(np.argmin(typical)), np.float64)
     if not np.isfinite(distances).all():
         good = updates.screened()
         if len(good.parties) == len(updates.parties):
-            raise OverflowError("the centre is too far from the updates for a distance to exist")
+            raise UpdateError("the centre is too far from the updates for a distance to exist")
         return observe(good, exact=exact)
     seen = sum(stop - start for start, stop in spans)
     return updates, Evidence((Block(updates.parties, distances, float(seen)),))
@@ -218,24 +237,22 @@ def _fingerprint(updates: Updates) -> int:
 
 
 def _distances(
-    updates: Updates, spans: list[tuple[int, int]], dtype: type[np.floating[Any]]
+    updates: Updates,
+    spans: list[tuple[int, int]],
+    reference: int,
+    dtype: type[np.floating[Any]],
 ) -> tuple[Matrix, bool]:
     """Return mean squared distances over the spans, and whether rounding may show in them.
 
-    The sums are of differences from one of the parties, so that what the updates have in common
-    does not cancel: the party nearest to its peers in the first coordinates, since differences
-    from a wild one would be as large as it is.
+    The sums are of differences from one of the parties, the reference, so that what the updates
+    have in common does not cancel.
     """
     points = len(updates.parties) + 1
     width = max(256, min(8192, _SMALL_PRODUCT // points**2))
     gram = np.zeros((points, points))
     buffer = np.empty((points, width), dtype)
-    reference: int | None = None
     for start, stop in _chunks(spans, width):
         chunk = buffer[:, : stop - start]
-        if reference is None:
-            updates.read(start, stop, chunk)
-            reference = _medoid(chunk[:-1, :512])
         updates.read(start, stop, chunk, about=reference)
         # The same array on both sides would make numpy call the slow symmetric product.
         gram[:, :-1] += chunk @ chunk[:-1].T
@@ -258,8 +275,13 @@ def _chunks(spans: list[tuple[int, int]], width: int) -> Iterable[tuple[int, int
             yield at, min(at + width, stop)
 
 
-def _medoid(chunk: Matrix) -> int:
-    """Return the row whose median distance from the others is least."""
-    squares = np.einsum("jk,jk->j", chunk, chunk, dtype=np.float64)
+def _likely_medoid(updates: Updates, spans: list[tuple[int, int]]) -> int:
+    """Return the party whose median distance from the others is least in the first coordinates:
+    differences from a wild one would be as large as it is."""
+    start, stop = spans[0]
+    stop = min(stop, start + 512)
+    chunk = np.empty((len(updates.parties), stop - start))
+    updates.read(start, stop, chunk)
+    squares = np.einsum("jk,jk->j", chunk, chunk)
     distances = squares[:, None] + squares - 2 * (chunk @ chunk.T)
     return int(np.argmin(np.nan_to_num(np.median(distances, axis=1), nan=np.inf)))

@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 # numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
 # uint16 and shifted.
 _BFLOAT16 = "bfloat16"
+_EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +111,16 @@ def is_tensor(source: Any) -> bool:
 
 
 def _as_array(source: Any) -> Array:
-    if hasattr(source, "__dlpack__") and not hasattr(source, "__array__"):
-        return np.from_dlpack(source)
-    array = np.asarray(source)
+    exported = hasattr(source, "__dlpack__") and not hasattr(source, "__array__")
+    try:
+        array = np.from_dlpack(source) if exported else np.asarray(source)
+    except Exception as error:  # whatever a stranger's export raises: it must not stop the round
+        raise UpdateError(f"{type(source).__name__} cannot be read ({error})") from error
     if array.dtype.kind == "O":
         raise UpdateError(f"expected a tensor of numbers, found {type(source).__name__}")
+    foreign = array.dtype.kind not in "fiubc" or array.dtype.isbuiltin == 2  # of ml_dtypes
+    if foreign and array.dtype.name != _BFLOAT16:
+        raise UpdateError(f"{_EXPECTED}, found {array.dtype.name}")
     return array
 
 
@@ -129,15 +135,16 @@ def _torch_of(source: Any) -> Any:
 
 
 def _from_torch(torch: Any, source: Any) -> Tensor:
-    if source.layout is not torch.strided or source.is_quantized:
-        raise UpdateError(f"expected a dense tensor, found torch layout {source.layout}")
+    if source.layout is not torch.strided or source.is_quantized or source.is_meta:
+        kind = "meta" if source.is_meta else source.layout
+        raise UpdateError(f"expected a dense tensor with data, found torch layout {kind}")
     name = str(source.dtype).removeprefix("torch.")
-    flat = source.detach().cpu().reshape(-1)
+    flat = source.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
     if name == _BFLOAT16:
         storage = flat.view(torch.int16).numpy().view(np.uint16)
     else:
         try:
             storage = flat.numpy()
         except TypeError:  # a dtype numpy does not have, such as float8
-            raise UpdateError(f"expected float16, 32, 64 or bfloat16, found {name}") from None
+            raise UpdateError(f"{_EXPECTED}, found {name}") from None
     return Tensor(storage, name, tuple(source.shape), source)

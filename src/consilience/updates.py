@@ -155,7 +155,8 @@ class Updates:
             if path in floats:
                 values[path] = leaf.rebuild(floats[path])
             else:
-                values[path] = leaf.rebuild(self.leaves[heaviest][path].storage.copy())
+                theirs = self.leaves[heaviest][path].storage
+                values[path] = leaf.rebuild(theirs.astype(leaf.storage.dtype))
         return _unflatten(self.originals[model], values)
 
 
@@ -223,7 +224,7 @@ def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:
         rows = updates if hasattr(updates, "shape") else np.asarray(updates)
         if len(rows.shape) == 0:
             raise UpdateError(f"expected one update per party, found a single number: {updates}")
-        plain = isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.flags.c_contiguous
+        plain = type(rows) is np.ndarray and rows.ndim == 2 and rows.flags.c_contiguous
         return {str(j): rows[j] for j in range(rows.shape[0])}, rows if plain else None
     if isinstance(updates, Iterable) and not isinstance(updates, str | bytes):
         return {str(j): update for j, update in enumerate(updates)}, None

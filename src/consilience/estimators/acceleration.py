@@ -2,13 +2,14 @@
 
 Block coordinate ascent can creep along ridges of its objective. Anderson's acceleration looks at
 the last few steps and extrapolates to where their differences would vanish; whenever that lowers
-the objective the plain step is taken instead, so the objective still never falls.
+the objective, or leads where there are no numbers, the plain step is taken instead, so the
+objective still never falls. Where the plain step fails too, the climb ends before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -46,12 +47,23 @@ def climb(
     max_iterations: int,
     depth: int = 6,
 ) -> Climb[State]:
-    """Iterate until nothing watched moves by more than the tolerance. ``depth=0`` is plain."""
+    """Iterate until nothing watched moves by more than the tolerance. ``depth=0`` is plain.
+
+    Raise LinAlgError if not even the first step can be computed.
+    """
     objective: list[float] = []
     history: list[tuple[Vector, Vector]] = []  # where plain steps led, and how far they went
     safe: Step[State] | None = None  # the last step accepted
+    start = state  # where the last step accepted set out
     for _ in range(max_iterations):
-        taken = step(state)
+        taken = _attempt(step, state)
+        if taken is None:
+            if safe is None:
+                raise np.linalg.LinAlgError("the numbers are too far apart to compute with")
+            if state is safe.state:
+                return Climb(replace(safe, state=start), tuple(objective), False)
+            state, history = safe.state, []
+            continue
         if safe is not None:
             if not taken.objective >= objective[-1] and state is not safe.state:
                 state, history = safe.state, []  # the extrapolation failed
@@ -60,7 +72,7 @@ def climb(
                 objective.append(taken.objective)
                 return Climb(taken, tuple(objective), True)
         objective.append(taken.objective)
-        safe = taken
+        safe, start = taken, state
         if depth == 0:
             state = taken.state
             continue
@@ -69,6 +81,15 @@ def climb(
         state = unpack(_extrapolate(history), taken.state) if len(history) > 1 else taken.state
     assert safe is not None
     return Climb(safe, tuple(objective), False)
+
+
+def _attempt(step: Callable[[State], Step[State]], state: State) -> Step[State] | None:
+    """Return the step from a state, or None where rounding leaves it without one."""
+    try:
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
+            return step(state)
+    except (np.linalg.LinAlgError, FloatingPointError):
+        return None
 
 
 def _extrapolate(history: list[tuple[Vector, Vector]]) -> Vector:

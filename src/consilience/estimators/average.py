@@ -131,6 +131,7 @@ def shares(parties: Sequence[str], sample_counts: Mapping[str, float] | None) ->
     if sample_counts is None:
         return uniform(len(parties))
     counts = np.array([sample_counts[party] for party in parties], float)
+    counts /= counts.max()  # their sum may overflow, and a count is anybody's claim
     share: Vector = counts / counts.sum()
     return share
 

@@ -87,7 +87,10 @@ class ICOV:
         for rank in range(1, most + 1):
             if self.inference == "vb" and not icov_vb.stands_out(best):
                 break
-            richer = self._fit(evidence, rank, start)
+            try:
+                richer = self._fit(evidence, rank, start)
+            except np.linalg.LinAlgError:
+                break
             if _score(richer) <= _score(best):
                 break
             best = richer
@@ -122,8 +125,9 @@ class ICOV:
         likelihood = icov_mle.Likelihood(
             evidence, icov_mle.KERNELS[self.kernel], rank, shared=self.noise == "shared"
         )
-        floor = self.epsilon * evidence.smallest
         guess = icov_mle.closed_form(evidence, rank)
+        # A smaller one would make Φ singular in the numbers at hand.
+        floor = max(self.epsilon * evidence.smallest, 1e-13 * float((guess.V**2).sum()))
         known = _known(evidence, rank, start) if self.kernel == "linear" else None
         if known is not None:
             guess = icov_mle.Parameters(known[0], 1.0, known[1])

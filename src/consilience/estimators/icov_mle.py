@@ -148,31 +148,40 @@ def quasi_newton(
     """Climb by L-BFGS; the likelihood never falls from iteration to iteration."""
     from scipy.optimize import minimize  # here, since it takes longer to import than all the rest
 
+    features = len(likelihood.evidence.parties) * likelihood.rank
+    start = start.copy()
+    start[features + 1 :] = np.maximum(start[features + 1 :], np.log(floor))
     objective = [likelihood.total(start)[0]]
     unit = 1.0 / sum(block.count for block in likelihood.evidence.blocks)
+    linear = likelihood.kernel is KERNELS["linear"]
+    variances = np.diag(likelihood.unpack(start).covariance(likelihood.kernel))
+    scale = np.ones_like(start)
+    if linear:  # V in units of the noise, so that the unit of the updates is of no account
+        scale[:features] = np.sqrt(variances.mean())
 
     def descend(vector: Vector) -> tuple[float, Vector]:
-        value, slope = likelihood.total(vector)
-        return -unit * value, -unit * slope
+        value, slope = likelihood.total(scale * vector)
+        return -unit * value, -unit * scale * slope
 
     def note(intermediate_result: Any) -> None:
         objective.append(-float(intermediate_result.fun) / unit)
 
-    features = len(likelihood.evidence.parties) * likelihood.rank
     free: list[tuple[float | None, float | None]] = [(None, None)] * (features + 1)
-    if likelihood.kernel is KERNELS["linear"]:
+    if linear:
         free[-1] = (start[features], start[features])  # σ_u² is redundant: V carries it
-    bounds = free + [(np.log(floor), None)] * (start.size - features - 1)
+    # From above too, or a bold step of the search overflows; no maximum lies that far out.
+    most = np.log(1e6 * variances.max())
+    bounds = free + [(np.log(floor), most)] * (start.size - features - 1)
     found = minimize(
         descend,
-        start,
+        start / scale,
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
         callback=note,
         options={"maxiter": max_iterations, "ftol": tolerance, "gtol": tolerance},
     )
-    return found.x, objective, bool(found.success)
+    return scale * found.x, objective, bool(found.success)
 
 
 def stochastic_gradient(

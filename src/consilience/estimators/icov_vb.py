@@ -297,17 +297,32 @@ def stands_out(beliefs: Beliefs) -> bool:
     In units of the fitted covariance of x about the centre, the eigenvalues of its sample stay
     below the edge of Marchenko and Pastur, (1 + sqrt(J/n))², but for what the model lacks.
     """
-    latent = beliefs.latent
-    assert latent is not None
+    assert beliefs.latent is not None
     for block, members in zip(beliefs.evidence.blocks, beliefs.evidence.members, strict=True):
-        expected = latent.prior_variance + latent.covariance[np.ix_(members, members)]
-        to_centre = block.distances[:-1, -1]
-        found = 0.5 * (to_centre[:, None] + to_centre - block.distances[:-1, :-1])
-        half = np.linalg.inv(np.linalg.cholesky(expected))
-        largest = np.linalg.eigvalsh(half @ found @ half.T)[-1]
+        largest = np.linalg.eigvalsh(_whitened(block, beliefs.latent, members))[-1]
         if largest > (1 + np.sqrt(members.size / block.count)) ** 2:
             return True
     return False
+
+
+def _whitened(block: Block, latent: Latent, members: Positions) -> Matrix:
+    """Return the sample covariance about the centre in units of the fitted one.
+
+    The fitted one is diag(σ)(I + AAᵀ)diag(σ) with A = diag(1/σ)(σ_y 1, V). Its inverse root comes
+    from the singular values of A and is applied to 1 and to the parties' deviations apart, so that
+    nothing cancels where the centre is far from parties that nearly agree.
+    """
+    own = np.sqrt(latent.own[members])
+    prior = np.sqrt(latent.prior_variance)
+    A = np.column_stack([np.full(own.size, prior), latent.factors[members]]) / own[:, None]
+    U, s, W = np.linalg.svd(A, full_matrices=False)
+    shrink = 1.0 / np.hypot(1.0, s)
+    root = (np.eye(own.size) - (U * (1.0 - shrink)) @ U.T) / own
+    ones = (U * (s * shrink)) @ W[:, 0] / prior
+    cross = np.outer(root @ block.gram[:-1, -1], ones)
+    parties = root @ block.gram[:-1, :-1] @ root.T
+    found: Matrix = parties - cross - cross.T + block.gram[-1, -1] * np.outer(ones, ones)
+    return found
 
 
 def _pack(state: Parties) -> Vector:

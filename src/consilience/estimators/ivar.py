@@ -183,6 +183,7 @@ def initial_prior(evidence: Evidence) -> float:
     """Return τ² to start from: the mean squared distance of the plain mean from the centre."""
     total = count = 0.0
     for block in evidence.blocks:
-        total += block.count * float(block.gram[-1, -1])
+        plain = np.append(uniform(len(block.parties)), 0.0)
+        total += block.count * float(residuals(block.distances, plain)[-1])
         count += block.count
     return max(total / count, evidence.smallest)

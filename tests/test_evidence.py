@@ -1,0 +1,267 @@
+"""Distances: equal to a naive computation, whoever is huge, near or hidden."""
+
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from consilience import evidence as module
+from consilience.evidence import Block, Evidence, observe, residual_products, sampled_spans
+from consilience.updates import parse
+
+LARGE = 400_000  # above 131,072 coordinates the evidence is sampled
+
+
+def naive(X, center=None):
+    """Return mean squared distances between rows and the centre, one pair at a time."""
+    X = np.asarray(X, float)
+    points = [*X, np.zeros(X.shape[1]) if center is None else np.asarray(center, float)]
+    return np.array([[np.mean((x - y) ** 2) for y in points] for x in points])
+
+
+def distances(updates, center=None, exact=True):
+    (block,) = Evidence.of(updates, center, exact=exact).blocks
+    return block.distances
+
+
+def split(x, cuts):
+    return {str(n): part for n, part in enumerate(np.split(x, cuts))}
+
+
+@pytest.mark.parametrize("size", [1, 3, 255, 256, 257, 8192, 20_001])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_distances_equal_naive_ones(size, center, dtype):
+    random = np.random.default_rng(size)
+    X = (random.standard_normal((6, size)) * np.arange(1, 7)[:, None]).astype(dtype)
+    guess = random.standard_normal(size).astype(dtype) if center else None
+    np.testing.assert_allclose(distances(X, guess), naive(X, guess), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(distances(list(X), guess), naive(X, guess), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [5, 5, 700], [256, 999], list(range(1, 40))])
+@pytest.mark.parametrize("product", [1, 10_000, 1_000_000])
+def test_chunks_and_tensors_just_add_up(monkeypatch, cuts, product):
+    random = np.random.default_rng(3)
+    X, center = random.standard_normal((5, 1000)), random.standard_normal(1000)
+    monkeypatch.setattr(module, "_SMALL_PRODUCT", product)
+    found = distances([split(x, cuts) for x in X], split(center, cuts))
+    np.testing.assert_allclose(found, naive(X, center), rtol=1e-12)
+
+
+def test_shape_of_the_evidence():
+    evidence = Evidence.of({"b": np.ones(3), "a": np.zeros(3)})
+    assert evidence.parties == ("a", "b")
+    np.testing.assert_array_equal(evidence.counts, [3, 3])
+    np.testing.assert_array_equal(evidence.blocks[0].distances, [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    assert evidence.smallest == 0.5
+    assert Evidence.of(np.ones((3, 4))).smallest == 0
+
+
+def test_unusable_updates_are_left_out():
+    evidence = Evidence.of({"a": np.ones(2), "b": np.array([1, np.inf]), "c": np.zeros(2)})
+    assert evidence.parties == ("a", "c")
+
+
+def rounds(random, size):
+    return random.standard_normal((3, size)), random.standard_normal(size)
+
+
+def test_rounds_of_the_same_parties_merge_by_their_coordinates():
+    random = np.random.default_rng(0)
+    (X, c), (Y, d) = rounds(random, 100), rounds(random, 300)
+    first = Evidence.of(dict(zip("abc", X, strict=True)), c)
+    second = Evidence.of(list(Y), d)
+    # The same parties in another order.
+    second = Evidence((Block(("c", "a", "b"), second.blocks[0].distances, 300.0),))
+    merged = first + second
+    assert len(merged.blocks) == 1
+    assert merged.blocks[0].count == 400
+    together = np.hstack([X, Y[[1, 2, 0]]]), np.concatenate([c, d])
+    np.testing.assert_allclose(merged.blocks[0].distances, naive(*together), rtol=1e-12)
+
+
+def test_rounds_of_other_parties_stay_apart():
+    random = np.random.default_rng(0)
+    X, Y = random.standard_normal((3, 100)), random.standard_normal((2, 50))
+    merged = Evidence.of(dict(zip("abc", X, strict=True))) + Evidence.of({"d": Y[0], "b": Y[1]})
+    merged += Evidence.of(dict(zip("abc", X, strict=True)))
+    assert merged.parties == ("a", "b", "c", "d")
+    assert [block.count for block in merged.blocks] == [200, 50]
+    np.testing.assert_array_equal(merged.counts, [200, 250, 200, 50])
+    assert [list(members) for members in merged.members] == [[0, 1, 2], [1, 3]]
+    assert merged.find({"b", "d"}) == 1
+    np.testing.assert_allclose(merged.blocks[0].distances, naive(X), rtol=1e-12)
+    with pytest.raises(ValueError, match="different parties"):
+        merged.blocks[0].merged(merged.blocks[1])
+
+
+def test_discounting_keeps_distances():
+    evidence = Evidence.of(np.eye(3))
+    less = evidence.discounted(0.25)
+    assert less.blocks[0].count == 0.75
+    np.testing.assert_array_equal(less.blocks[0].distances, evidence.blocks[0].distances)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+def test_residuals_and_products_equal_naive_ones(shift):
+    random = np.random.default_rng(5)
+    X = random.standard_normal((4, 60)) + shift
+    weights = np.array([0.4, 0.3, 0.5, -0.2, 0.0])
+    (block,) = Evidence.of(X).blocks
+    errors = np.vstack([X, np.zeros(60)]) - weights[:-1] @ X
+    expected = errors @ errors.T / 60
+    tolerance = 1e-12 * max(1, shift**2)
+    np.testing.assert_allclose(
+        residual_products(block.distances, weights), expected, rtol=1e-9, atol=tolerance
+    )
+    np.testing.assert_allclose(block.products(weights), expected, rtol=1e-9, atol=tolerance)
+    np.testing.assert_allclose(block.residuals(weights), np.diag(expected), rtol=1e-9)
+
+
+def near_equal(size, offset, relative=1e-6, parties=6, seed=0):
+    random = np.random.default_rng(seed)
+    base = offset * (1 + random.random(size))
+    return (base * (1 + relative * random.standard_normal((parties, size)))).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [2000, LARGE])
+@pytest.mark.parametrize("offset", [1.0, 1e6, -1e-6])
+@pytest.mark.parametrize("form", [np.asarray, list], ids=["stack", "list"])
+def test_near_equal_parties_keep_their_distances(size, offset, form):
+    """Relative differences of 1e-6 in float32, the origin a million differences away."""
+    X = near_equal(size, offset)
+    (block,) = Evidence.of(form(X)).blocks
+    seen = parse(X)
+    spans = sampled_spans(seen)
+    Y = np.hstack([X[:, start:stop] for start, stop in spans])
+    pairs = ~np.eye(len(X) + 1, dtype=bool)
+    assert (block.distances[pairs] > 0).all()
+    np.testing.assert_allclose(block.distances, naive(Y), rtol=1e-3)
+    assert (np.diag(block.gram) >= 0).all()
+
+
+@pytest.mark.parametrize("method", cs.methods())
+@pytest.mark.parametrize("relative", [1e-6, 1e-9, 0.0])
+@pytest.mark.parametrize("centre", ["far", "close"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_near_equal_parties_give_numbers(method, relative, centre, dtype):
+    random = np.random.default_rng(1)
+    base = random.standard_normal(2000)
+    X = (base * (1 + relative * random.standard_normal((6, 2000)))).astype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = cs.aggregate(X, method, center=base if centre == "close" else None)
+    assert np.isfinite(list(found.noise.values())).all()
+    assert np.isfinite(list(found.weights.values())).all()
+    np.testing.assert_allclose(found.value, X.mean(axis=0), rtol=10 * relative + 1e-6)
+
+
+@pytest.mark.parametrize("far", [10.0, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("relative", [0.0, 1e-6, 1e-4])
+def test_colluders_far_away_spoil_no_distance(far, relative):
+    random = np.random.default_rng(2)
+    X = 1 + 0.1 * random.standard_normal((9, 3000))
+    X[:3] = far * random.standard_normal(3000) * (1 + relative * random.standard_normal((3, 3000)))
+    found = distances(X)
+    expected = naive(X)
+    np.testing.assert_allclose(found[3:, 3:], expected[3:, 3:], rtol=1e-12, atol=1e-16)
+    np.testing.assert_allclose(found[:3, 3:], expected[:3, 3:], rtol=1e-12)
+    # Among themselves a trillionth of the square of their distance from the rest is resolved.
+    np.testing.assert_allclose(found[:3, :3], expected[:3, :3], rtol=5e-3, atol=1e-15 * far**2)
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("method", cs.methods())
+@pytest.mark.parametrize("far", [3.0, 10.0, 1e6, 1e9])
+@pytest.mark.parametrize("relative", [0.0, 1e-6, 1e-8])
+def test_colluders_far_away_do_not_stop_the_round(method, far, relative):
+    random = np.random.default_rng(11)
+    X = 1 + 0.1 * random.standard_normal((9, 1000))
+    X[:3] = far * random.standard_normal(1000) * (1 + relative * random.standard_normal((3, 1000)))
+    found = cs.aggregate(X, method)
+    assert np.isfinite(found.value).all()
+    assert np.isfinite(list(found.noise.values())).all()
+
+
+def hide(X, where, party, size):
+    """Make a party huge, either everywhere or only beyond the first coordinates, where it looks
+    more typical than anybody."""
+    X[party] *= size
+    if where == "beyond":
+        X[party, :600] = np.delete(X, party, axis=0)[:, :600].mean(axis=0)
+    return X
+
+
+@pytest.mark.parametrize("where", ["everywhere", "beyond"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("size", [2000, LARGE])
+@pytest.mark.parametrize("party", [0, 4])
+def test_a_huge_party_does_not_spoil_the_others_distances(where, dtype, size, party):
+    random = np.random.default_rng(0)
+    X = hide(1 + 0.1 * random.standard_normal((5, size)), where, party, 1e30).astype(dtype)
+    found = distances(X, exact=False)
+    others = [*np.delete(np.arange(5), party), 5]
+    rest = np.ix_(others, others)
+    tolerance = 1e-10 if size < LARGE else 0.03  # sampled
+    np.testing.assert_allclose(found[rest], naive(X[others[:-1]]), rtol=tolerance)
+    assert (found[party, others] > 1e59).all()
+
+
+@pytest.mark.parametrize("method", ["ivar-mle", "ivar-vb", "icov-vb", "krum", "multi-krum"])
+@pytest.mark.parametrize("where", ["everywhere", "beyond"])
+def test_a_huge_party_is_outweighed(method, where):
+    """geometric-median and icov-full are missing: the first stops, and smooths, at a millionth of
+    the longest distance, the second takes its variances about the plain mean."""
+    random = np.random.default_rng(4)
+    X = hide(1 + 0.1 * random.standard_normal((9, 2000)), where, 0, 1e30)
+    found = cs.aggregate(X, method)
+    error = np.sqrt(np.mean((found.value - 1) ** 2))
+    assert error < (0.11 if method == "krum" else 0.05)
+    assert abs(found.weights["0"]) < 1e-40
+
+
+@pytest.mark.parametrize("form", [np.asarray, list], ids=["stack", "list"])
+def test_sampled_distances_are_close_and_repeatable(form):
+    random = np.random.default_rng(6)
+    X = random.standard_normal((5, LARGE), dtype=np.float32) * np.arange(1, 6)[:, None]
+    X = X.astype(np.float32)
+    updates, evidence = observe(parse(form(X)))
+    (block,) = evidence.blocks
+    assert updates.size == LARGE
+    assert block.count == 65_536
+    np.testing.assert_allclose(block.distances, distances(X), rtol=0.03)
+    assert not np.allclose(block.distances, distances(X), rtol=1e-9)  # a sample, not all
+    again = Evidence.of(form(X.copy())).blocks[0]
+    np.testing.assert_array_equal(again.distances, block.distances)
+
+
+def test_the_spans_depend_on_the_updates():
+    X = np.random.default_rng(6).standard_normal((3, LARGE), dtype=np.float32)
+    spans = sampled_spans(parse(X))
+    assert sampled_spans(parse(list(X))) == spans
+    assert all(0 <= start < stop <= LARGE for start, stop in spans)
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
+    other = X.copy()
+    other[1, 3] += 1
+    assert sampled_spans(parse(other)) != spans
+
+
+def test_every_coordinate_may_be_looked_at():
+    """No stretch is out of reach: over many rounds the spans cover nearly everything."""
+    covered = np.zeros(200_000, bool)
+    random = np.random.default_rng(0)
+    X = np.zeros((2, covered.size), np.float32)
+    for _ in range(60):
+        X[:, :16] = random.standard_normal((2, 16))
+        for start, stop in sampled_spans(parse(X)):
+            covered[start:stop] = True
+    assert covered.mean() > 0.95
+
+
+@pytest.mark.parametrize("size", [131_072, 131_073])
+def test_small_updates_are_read_whole(size):
+    (block,) = Evidence.of(np.zeros((2, size), np.float32)).blocks
+    assert block.count == (size if size == 131_072 else 65_536)
