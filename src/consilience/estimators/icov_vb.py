@@ -306,12 +306,14 @@ def stands_out(beliefs: Beliefs) -> bool:
 
 
 def _pack(state: Parties) -> Vector:
+    # In units of the parties' own noise, so that extrapolation does not depend on the updates'.
+    mean = state.mean / np.sqrt(state.own)[:, None]
     scales = np.log([state.prior, state.task_scale, state.party_scale])
-    return np.concatenate([state.mean.ravel(), np.log(state.own), scales])
+    return np.concatenate([mean.ravel(), np.log(state.own), scales])
 
 
 def _unpack(packed: Vector, like: Parties) -> Parties:
     mean = packed[: like.mean.size].reshape(like.mean.shape)
     # Bounded, so that a wild extrapolation is merely bad and not an overflow.
     own, scales = np.split(np.exp(np.clip(packed[like.mean.size :], -600, 600)), [like.own.size])
-    return Parties(mean, like.spread, own, *map(float, scales))
+    return Parties(mean * np.sqrt(own)[:, None], like.spread, own, *map(float, scales))
