@@ -7,7 +7,7 @@ likelihood); this module chooses between them, and chooses the rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -83,13 +83,14 @@ class ICOV:
         if self.rank != "auto":
             return self._fit(evidence, min(self.rank, most), start)
         best = self._fit(evidence, 0, start)
+        score = _score(best, 0)
         for rank in range(1, most + 1):
             if self.inference == "vb" and not icov_vb.stands_out(best):
                 break
             richer = self._fit(evidence, rank, start)
-            if _score(richer) <= _score(best):
+            if _score(richer, rank) <= score:
                 break
-            best = richer
+            best, score = richer, _score(richer, rank)
         return best
 
     def _fit(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
@@ -126,15 +127,12 @@ class ICOV:
         known = _known(evidence, rank, start) if self.kernel == "linear" else None
         if known is not None:
             guess = icov_mle.Parameters(known[0], 1.0, known[1])
-        elif self.optimizer == "sgd":
+        # σ_u² carries the unit of the updates and V has none, so that no step depends on it.
+        unit = float(np.median(guess.own))
+        guess = icov_mle.Parameters(guess.V / np.sqrt(unit), unit, guess.own)
+        if known is None and self.optimizer == "sgd":
             random = np.random.default_rng(self.seed)
-            size = np.sqrt(guess.own[0])
-            guess = icov_mle.Parameters(
-                size * random.standard_normal(guess.V.shape), 1.0, guess.own
-            )
-        if self.kernel == "rbf":  # its features have no unit: bring them to the kernel's own
-            size = np.sqrt(guess.own[0])
-            guess = icov_mle.Parameters(guess.V / size, float(guess.own[0]), guess.own)
+            guess = replace(guess, V=random.standard_normal(guess.V.shape))
         vector = likelihood.pack(guess)
         if self.optimizer == "sgd":
             found = icov_mle.stochastic_gradient(
@@ -156,12 +154,11 @@ class ICOV:
         return icov_mle.beliefs_of(likelihood, *found)
 
 
-def _score(beliefs: Beliefs) -> float:
+def _score(beliefs: Beliefs, rank: int) -> float:
     """Return the free energy, or for maximum likelihood the BIC: how well a rank explains."""
     if beliefs.variance is not None:
         return beliefs.objective[-1]
     size = len(beliefs.parties)
-    rank = 0 if beliefs.latent is None else beliefs.latent.factors.shape[1]
     free = size * rank - rank * (rank - 1) / 2
     count = sum(block.count for block in beliefs.evidence.blocks)
     return beliefs.objective[-1] - 0.5 * free * float(np.log(max(count, 2.0)))
