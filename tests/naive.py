@@ -197,7 +197,9 @@ def ivar_vb(rounds, centres, iterations, fixed_prior=None):
             truths.append(truth)
         triples = list(zip(lambdas, truths, centres, strict=True))
         if fixed_prior is None:
-            prior = np.mean([lam + (y - c) ** 2 for lam, ys, cs in triples for y, c in zip(ys, cs, strict=True)])
+            prior = np.mean(
+                [lam + (y - c) ** 2 for lam, ys, cs in triples for y, c in zip(ys, cs, strict=True)]
+            )
         variance = party_errors(rounds, truths, extra=lambdas)
         free = 0.0
         for updates, (lam, truth, centre) in zip(rounds, triples, strict=True):
@@ -473,9 +475,7 @@ def noise_log_variances(blocks, V, own, prior, shared=False):
         inverse = np.linalg.inv(sigma(theta)[at])
         for a, one in enumerate(slopes):
             for b, other in enumerate(slopes):
-                information[a, b] += (
-                    count / 2 * np.trace(inverse @ one[at] @ inverse @ other[at])
-                )
+                information[a, b] += count / 2 * np.trace(inverse @ one[at] @ inverse @ other[at])
     covariance = np.linalg.pinv(information, rcond=1e-8, hermitian=True)
     jacobian = np.array([(log_noise(theta + h) - log_noise(theta - h)) / 2e-5 for h in steps]).T
     return np.diag(jacobian @ covariance @ jacobian.T)

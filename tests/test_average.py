@@ -66,7 +66,9 @@ def test_precision_weighted_mean_is_ind_mle():
 
     diagonal = list(random.uniform(0.1, 3, (4, 3)))
     expected = naive.ind_mle(vectors, [np.diag(d) for d in diagonal])
-    assert_allclose(cs.precision_weighted_mean(vectors, [1 / d for d in diagonal]), expected, rtol=1e-8)
+    assert_allclose(
+        cs.precision_weighted_mean(vectors, [1 / d for d in diagonal]), expected, rtol=1e-8
+    )
 
     mixed = [full[0], np.diag(diagonal[1]), 0.7 * np.eye(3), full[3]]
     precisions = [np.linalg.inv(full[0]), 1 / diagonal[1], 1 / 0.7, np.linalg.inv(full[3])]

@@ -19,7 +19,9 @@ def test_mle_is_algorithm_1(name, centred, iterations):
     rounds, centres = scenario(name, centred=centred)
     method = cs.IVAR("mle", tolerance=0.0, max_iterations=iterations)
     beliefs = method.infer(evidence_of(rounds, centres))
-    truths, variance, likelihoods = naive.ivar_mle(rounds, iterations, 1e-6 * naive.least_noise(rounds))
+    truths, variance, likelihoods = naive.ivar_mle(
+        rounds, iterations, 1e-6 * naive.least_noise(rounds)
+    )
     assert beliefs.iterations == iterations
     for found, expected in zip(consensuses(beliefs, rounds), truths, strict=True):
         assert_allclose(found, expected, rtol=1e-8)
@@ -60,7 +62,9 @@ def test_the_floor_of_algorithm_1_is_epsilon():
     rounds, _ = scenario("one round")
     rounds[0]["bob"] = rounds[0]["eve"].copy()
     epsilon = 0.01 * naive.least_noise(rounds)
-    beliefs = cs.IVAR("mle", epsilon=0.01, tolerance=0.0, max_iterations=30).infer(evidence_of(rounds))
+    beliefs = cs.IVAR("mle", epsilon=0.01, tolerance=0.0, max_iterations=30).infer(
+        evidence_of(rounds)
+    )
     _, variance, _ = naive.ivar_mle(rounds, 30, epsilon)
     assert variance["bob"] == epsilon
     for party, noise in by_party(beliefs, beliefs.noise).items():
