@@ -32,6 +32,7 @@ import numpy.typing as npt
 from consilience.beliefs import Beliefs, Latent, uniform, with_centre
 from consilience.estimators.acceleration import Step, climb
 from consilience.estimators.ivar import IVAR, LOG_2PI, initial_prior, mean_errors, typical_noise
+from consilience.estimators.marginal import Marginal
 from consilience.evidence import Block, Evidence, Matrix, Positions, Vector, pooled_products
 
 Cube = npt.NDArray[np.float64]
@@ -295,11 +296,8 @@ def stands_out(beliefs: Beliefs) -> bool:
     latent = beliefs.latent
     assert latent is not None
     for block, members in zip(beliefs.evidence.blocks, beliefs.evidence.members, strict=True):
-        expected = latent.prior_variance + latent.covariance[np.ix_(members, members)]
-        to_centre = block.distances[:-1, -1]
-        found = 0.5 * (to_centre[:, None] + to_centre - block.distances[:-1, :-1])
-        half = np.linalg.inv(np.linalg.cholesky(expected))
-        largest = np.linalg.eigvalsh(half @ found @ half.T)[-1]
+        marginal = Marginal.of(latent.factors[members], latent.own[members], latent.prior_variance)
+        largest = np.linalg.eigvalsh(marginal.whitened(block))[-1]
         if largest > (1 + np.sqrt(members.size / block.count)) ** 2:
             return True
     return False
