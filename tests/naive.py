@@ -362,7 +362,7 @@ def latent_free_energy(tasks, state):
 
 
 def icov_vb(rounds, centres, state, iterations, *, joint, shared):
-    """Eqs. (latent-vb-truth-var) to (latent-vb-error-param2), repeated, and the truth at the end."""
+    """Eqs. (latent-vb-truth-var) to (latent-vb-error-param2), repeated, and the truth after."""
     free_energies = []
     for _ in range(iterations):
         tasks = infer_tasks(rounds, centres, state, joint)
@@ -447,7 +447,7 @@ def multi_krum(updates, adversaries, selected):
 
 def noise_log_variances(blocks, V, own, prior, shared=False):
     """The asymptotic variance of each party's log noise variance log(Σ_d v_jd² + σ_j²), from the
-    Fisher information of x ~ N(centre, σ_y² 11ᵀ + VVᵀ + diag(σ²)), all slopes by finite differences.
+    Fisher information of x ~ N(centre, σ_y² 11ᵀ + VVᵀ + diag(σ²)), slopes by finite differences.
 
     ``blocks`` lists (positions of the parties, number of coordinates).
     """

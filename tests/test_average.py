@@ -1,12 +1,12 @@
 """Weights that follow from what is given: sample counts, precisions, covariances, overlaps."""
 
-import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from rounds import SCENARIOS, consensuses, evidence_of, scenario
 
 import consilience as cs
+import naive
+from rounds import SCENARIOS, consensuses, evidence_of, scenario
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

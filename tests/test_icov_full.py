@@ -1,12 +1,12 @@
 """A full covariance by Proposition 1: the iteration, and the documented facts about it."""
 
-import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from rounds import SCENARIOS, consensuses, evidence_of, never_falls, scenario
 
 import consilience as cs
+import naive
+from rounds import SCENARIOS, consensuses, evidence_of, never_falls, scenario
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 6])

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from rounds import SCENARIOS, consensuses, draw, evidence_of, never_falls, scenario
 from scipy.optimize import approx_fprime, minimize
 
 import consilience as cs
+import naive
 from consilience.estimators import icov_mle
+from rounds import SCENARIOS, consensuses, draw, evidence_of, never_falls, scenario
 
 KERNELS = pytest.mark.parametrize("kernel", ["linear", "rbf"])
 
@@ -128,7 +128,7 @@ def test_full_participation_and_one_noise_level_give_the_plain_mean_in_closed_fo
 
 @pytest.mark.parametrize("name", ["one round", "partial"])
 def test_its_maximum_is_the_best_of_many_searches(name):
-    """Each search climbs the likelihood as defined, from a random place, with finite differences."""
+    """Each search climbs the likelihood as defined, from a random place, by finite slopes."""
     rounds, _ = scenario(name, size=25, bias=2.0, seed=4)
     evidence = evidence_of(rounds)
     names = list(evidence.parties)

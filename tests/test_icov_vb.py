@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from rounds import SCENARIOS, consensuses, draw, evidence_of, never_falls, scenario
 
 import consilience as cs
+import naive
 from consilience.estimators import icov_vb
+from rounds import SCENARIOS, consensuses, draw, evidence_of, never_falls, scenario
 
 VARIANTS = pytest.mark.parametrize(
     ("joint", "shared"), [(joint, shared) for joint in (True, False) for shared in (True, False)]

@@ -1,12 +1,12 @@
 """IVAR: Algorithm 1, and its variational form."""
 
-import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from rounds import SCENARIOS, by_party, consensuses, draw, evidence_of, never_falls, scenario
 
 import consilience as cs
+import naive
+from rounds import SCENARIOS, by_party, consensuses, draw, evidence_of, never_falls, scenario
 
 CASES = pytest.mark.parametrize(
     ("name", "centred"), [(name, centred) for name in SCENARIOS for centred in (False, True)]

@@ -1,13 +1,13 @@
 """The geometric median, Krum and Multi-Krum, and the coordinate-wise rules."""
 
-import naive
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from rounds import SCENARIOS, consensuses, evidence_of, never_falls, scenario
 from scipy.optimize import minimize
 
 import consilience as cs
+import naive
+from rounds import SCENARIOS, consensuses, evidence_of, never_falls, scenario
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 9])
