@@ -7,7 +7,7 @@ likelihood); this module chooses between them, and chooses the rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -40,8 +40,8 @@ class ICOV:
     kernel: Literal["linear", "rbf"] = "linear"
     optimizer: Literal["quasi-newton", "sgd"] = "quasi-newton"
     epsilon: float = 1e-6
-    tolerance: float = 1e-7
-    max_iterations: int = 1000
+    tolerance: float = 1e-6
+    max_iterations: int = 300
     rate: float = 0.05
     seed: int = 0
     accelerate: bool = True
@@ -83,17 +83,21 @@ class ICOV:
         most = max(0, len(evidence.parties) - (2 if self.inference == "mle" else 1))
         if self.rank != "auto":
             return self._fit(evidence, min(self.rank, most), start)
-        best = self._fit(evidence, 0, start)
-        for rank in range(1, most + 1):
+        # What earlier rounds needed is needed still: begin there, not at zero.
+        known = None if start is None else start.latent
+        first = 0 if known is None else min(known.factors.shape[1], most)
+        best = self._fit(evidence, first, start)
+        score = _score(best, first)
+        for rank in range(first + 1, most + 1):
             if self.inference == "vb" and not icov_vb.stands_out(best):
                 break
             try:
                 richer = self._fit(evidence, rank, start)
             except np.linalg.LinAlgError:
                 break
-            if _score(richer) <= _score(best):
+            if _score(richer, rank) <= score:
                 break
-            best = richer
+            best, score = richer, _score(richer, rank)
         return best
 
     def _fit(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
@@ -131,15 +135,12 @@ class ICOV:
         known = _known(evidence, rank, start) if self.kernel == "linear" else None
         if known is not None:
             guess = icov_mle.Parameters(known[0], 1.0, known[1])
-        elif self.optimizer == "sgd":
+        # σ_u² carries the unit of the updates and V has none, so that no step depends on it.
+        unit = float(np.median(guess.own))
+        guess = icov_mle.Parameters(guess.V / np.sqrt(unit), unit, guess.own)
+        if known is None and self.optimizer == "sgd":
             random = np.random.default_rng(self.seed)
-            size = np.sqrt(guess.own[0])
-            guess = icov_mle.Parameters(
-                size * random.standard_normal(guess.V.shape), 1.0, guess.own
-            )
-        if self.kernel == "rbf":  # its features have no unit: bring them to the kernel's own
-            size = np.sqrt(guess.own[0])
-            guess = icov_mle.Parameters(guess.V / size, float(guess.own[0]), guess.own)
+            guess = replace(guess, V=random.standard_normal(guess.V.shape))
         vector = likelihood.pack(guess)
         if self.optimizer == "sgd":
             found = icov_mle.stochastic_gradient(
@@ -161,12 +162,11 @@ class ICOV:
         return icov_mle.beliefs_of(likelihood, *found)
 
 
-def _score(beliefs: Beliefs) -> float:
+def _score(beliefs: Beliefs, rank: int) -> float:
     """Return the free energy, or for maximum likelihood the BIC: how well a rank explains."""
     if beliefs.variance is not None:
         return beliefs.objective[-1]
     size = len(beliefs.parties)
-    rank = 0 if beliefs.latent is None else beliefs.latent.factors.shape[1]
     free = size * rank - rank * (rank - 1) / 2
     count = sum(block.count for block in beliefs.evidence.blocks)
     return beliefs.objective[-1] - 0.5 * free * float(np.log(max(count, 2.0)))

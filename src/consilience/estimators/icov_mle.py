@@ -16,7 +16,9 @@ eigenvalues of R about the plain mean, largest first, σ² = Σ_{d>D} l_d / (J �
 V are the first D eigenvectors times sqrt(l_d − σ²). Partial participation, other kernels, noise of
 each party's own and a search that stops early all break this symmetry.
 
-With a rank of J − 1 the likelihood is unbounded (σ² → 0), so the rank is at most J − 2.
+With a rank of J − 1 the likelihood is unbounded (σ² → 0), so the rank is at most J − 2. With noise
+of each party's own it is unbounded at any rank, as IVAR's is: as y → x_j, v_j and σ_j → 0. The
+search then often ends with a party at the floor, which takes the consensus.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import numpy as np
 
 from consilience.beliefs import Beliefs, Latent, uniform, with_centre
 from consilience.estimators.average import gls_weights
-from consilience.estimators.ivar import LOG_2PI
+from consilience.estimators.ivar import LOG_2PI, typical_noise
 from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
 
 
@@ -149,39 +151,32 @@ def quasi_newton(
     from scipy.optimize import minimize  # here, since it takes longer to import than all the rest
 
     features = len(likelihood.evidence.parties) * likelihood.rank
-    start = start.copy()
-    start[features + 1 :] = np.maximum(start[features + 1 :], np.log(floor))
+    # Far above what the parties differ by a variance explains nothing, and a wild step overflows.
+    ends = np.log([floor, 1e6 * typical_noise(likelihood.evidence)])
+    start = np.append(start[:features], np.clip(start[features:], *ends))
+    bounds: list[Any] = [(None, None)] * features + [tuple(ends)] * (start.size - features)
+    if likelihood.kernel is KERNELS["linear"]:
+        bounds[features] = (start[features], start[features])  # σ_u² is redundant: V carries it
     objective = [likelihood.total(start)[0]]
     unit = 1.0 / sum(block.count for block in likelihood.evidence.blocks)
-    linear = likelihood.kernel is KERNELS["linear"]
-    variances = np.diag(likelihood.unpack(start).covariance(likelihood.kernel))
-    scale = np.ones_like(start)
-    if linear:  # V in units of the noise, so that the unit of the updates is of no account
-        scale[:features] = np.sqrt(variances.mean())
 
     def descend(vector: Vector) -> tuple[float, Vector]:
-        value, slope = likelihood.total(scale * vector)
-        return -unit * value, -unit * scale * slope
+        value, slope = likelihood.total(vector)
+        return -unit * value, -unit * slope
 
     def note(intermediate_result: Any) -> None:
         objective.append(-float(intermediate_result.fun) / unit)
 
-    free: list[tuple[float | None, float | None]] = [(None, None)] * (features + 1)
-    if linear:
-        free[-1] = (start[features], start[features])  # σ_u² is redundant: V carries it
-    # From above too, or a bold step of the search overflows; no maximum lies that far out.
-    most = np.log(1e6 * variances.max())
-    bounds = free + [(np.log(floor), most)] * (start.size - features - 1)
     found = minimize(
         descend,
-        start / scale,
+        start,
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
         callback=note,
         options={"maxiter": max_iterations, "ftol": tolerance, "gtol": tolerance},
     )
-    return scale * found.x, objective, bool(found.success)
+    return found.x, objective, bool(found.success)
 
 
 def stochastic_gradient(

@@ -37,6 +37,7 @@ import numpy.typing as npt
 from consilience.beliefs import Beliefs, Latent, uniform, with_centre
 from consilience.estimators.acceleration import Step, climb
 from consilience.estimators.ivar import IVAR, LOG_2PI, initial_prior, mean_errors, typical_noise
+from consilience.estimators.marginal import Marginal
 from consilience.evidence import Block, Evidence, Matrix, Positions, Vector, pooled_products
 
 Cube = npt.NDArray[np.float64]
@@ -297,41 +298,25 @@ def stands_out(beliefs: Beliefs) -> bool:
     In units of the fitted covariance of x about the centre, the eigenvalues of its sample stay
     below the edge of Marchenko and Pastur, (1 + sqrt(J/n))², but for what the model lacks.
     """
-    assert beliefs.latent is not None
+    latent = beliefs.latent
+    assert latent is not None
     for block, members in zip(beliefs.evidence.blocks, beliefs.evidence.members, strict=True):
-        largest = np.linalg.eigvalsh(_whitened(block, beliefs.latent, members))[-1]
+        marginal = Marginal.of(latent.factors[members], latent.own[members], latent.prior_variance)
+        largest = np.linalg.eigvalsh(marginal.whitened(block))[-1]
         if largest > (1 + np.sqrt(members.size / block.count)) ** 2:
             return True
     return False
 
 
-def _whitened(block: Block, latent: Latent, members: Positions) -> Matrix:
-    """Return the sample covariance about the centre in units of the fitted one.
-
-    The fitted one is diag(σ)(I + AAᵀ)diag(σ) with A = diag(1/σ)(σ_y 1, V). Its inverse root comes
-    from the singular values of A and is applied to 1 and to the parties' deviations apart, so that
-    nothing cancels where the centre is far from parties that nearly agree.
-    """
-    own = np.sqrt(latent.own[members])
-    prior = np.sqrt(latent.prior_variance)
-    A = np.column_stack([np.full(own.size, prior), latent.factors[members]]) / own[:, None]
-    U, s, W = np.linalg.svd(A, full_matrices=False)
-    shrink = 1.0 / np.hypot(1.0, s)
-    root = (np.eye(own.size) - (U * (1.0 - shrink)) @ U.T) / own
-    ones = (U * (s * shrink)) @ W[:, 0] / prior
-    cross = np.outer(root @ block.gram[:-1, -1], ones)
-    parties = root @ block.gram[:-1, :-1] @ root.T
-    found: Matrix = parties - cross - cross.T + block.gram[-1, -1] * np.outer(ones, ones)
-    return found
-
-
 def _pack(state: Parties) -> Vector:
+    # In units of the parties' own noise, so that extrapolation does not depend on the updates'.
+    mean = state.mean / np.sqrt(state.own)[:, None]
     scales = np.log([state.prior, state.task_scale, state.party_scale])
-    return np.concatenate([state.mean.ravel(), np.log(state.own), scales])
+    return np.concatenate([mean.ravel(), np.log(state.own), scales])
 
 
 def _unpack(packed: Vector, like: Parties) -> Parties:
     mean = packed[: like.mean.size].reshape(like.mean.shape)
     # Bounded, so that a wild extrapolation is merely bad and not an overflow.
     own, scales = np.split(np.exp(np.clip(packed[like.mean.size :], -600, 600)), [like.own.size])
-    return Parties(mean, like.spread, own, *map(float, scales))
+    return Parties(mean * np.sqrt(own)[:, None], like.spread, own, *map(float, scales))

@@ -13,8 +13,9 @@ same vector are believed outright.
 (ind-vb-*). The prior acts as one more witness, standing at the centre with noise τ: that is why
 the centre is a point of the evidence like the parties.
 
-With two parties only the sum of the noise levels is observable; both methods then start, and
-stay, at equal weights. With three, maximum likelihood converges slowly (its map has slope one).
+With two parties only the sum of the noise levels is observable, and maximum likelihood starts, and
+stays, at equal weights; variational Bayes has the centre as a third witness and tells them apart by
+their distance from it. With three, maximum likelihood converges slowly (its map has slope one).
 """
 
 from __future__ import annotations

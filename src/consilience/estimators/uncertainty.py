@@ -7,7 +7,8 @@ x ~ N(0, Σ) with Σ = σ_y² 11ᵀ + VVᵀ + diag(σ²). The Fisher information
 
 gives their covariance for large n, and the noise levels' by the chain rule, taken in logarithms so
 that an interval never reaches below zero. Rotations of V change nothing and carry no information,
-hence the pseudo-inverse.
+hence the pseudo-inverse, of the information in units of its diagonal: V has the updates' unit and
+logarithms have none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from consilience.beliefs import Beliefs, Latent
 from consilience.errors import ConsilienceError
+from consilience.estimators.marginal import Marginal
 from consilience.evidence import Matrix, Positions, Vector
 
 
@@ -29,6 +31,8 @@ def noise_intervals(beliefs: Beliefs, level: float = 0.95) -> Matrix:
     if not 0 < level < 1:
         raise ConsilienceError(f"a level lies between 0 and 1, found {level}")
     spread = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(_log_variance(beliefs, latent)) / 2
+    # A noise level at the floor may be anything below what is seen: wide, but short of overflow.
+    spread = np.minimum(spread, 300.0)
     ends: Matrix = beliefs.noise[:, None] * np.exp(np.outer(spread, [-1.0, 1.0]))
     return ends
 
@@ -54,8 +58,10 @@ def _log_variance(beliefs: Beliefs, latent: Latent) -> Vector:
         merge[:first, :first] = np.eye(first)
         merge[first:-1, first] = merge[-1, -1] = 1.0
         information, slopes = merge.T @ information @ merge, slopes @ merge
-    covariance = np.linalg.pinv(information, rcond=1e-10, hermitian=True)
-    found: Vector = np.einsum("ja,ab,jb->j", slopes, covariance, slopes)
+    unit = np.sqrt(np.diag(information))
+    unit[unit == 0] = 1.0
+    covariance = np.linalg.pinv(information / np.outer(unit, unit), rcond=1e-10, hermitian=True)
+    found: Vector = np.einsum("ja,ab,jb->j", slopes / unit, covariance, slopes / unit)
     return np.where(known, np.maximum(found, 0.0), np.nan)
 
 
@@ -68,10 +74,8 @@ def _parameters(members: Positions, size: int, rank: int) -> Positions:
 def _information(V: Matrix, own: Vector, prior: float) -> Matrix:
     """Return tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ) for all pairs of parameters of one block, in closed form."""
     count, rank = V.shape
-    sigma = prior + V @ V.T
-    sigma[np.diag_indices(count)] += own
-    H = np.linalg.inv(sigma)
-    HV, h = H @ V, H.sum(axis=1)
+    marginal = Marginal.of(V, own, prior)
+    H, HV, h = marginal.precision, marginal.applied[:, 1:], marginal.applied[:, 0]
     factors = 2 * (np.einsum("ld,je->jdle", HV, HV) + np.einsum("jl,de->jdle", H, V.T @ HV))
     factors_own = 2 * np.einsum("lj,ld->jdl", H, HV) * own  # with respect to log σ_l²
     factors_prior = 2 * prior * np.outer(h, HV.sum(axis=0))

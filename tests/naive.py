@@ -1,0 +1,481 @@
+"""The paper's equations, transcribed one coordinate, round and party at a time.
+
+Slow and plain on purpose: the tests hold the package's J×J algebra against these loops. Data are a
+list of rounds, each a dict from party to vector; rounds need not have the same parties. ``centres``
+holds the prior mean of the truth, one vector per round (zeros in the paper).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import multivariate_normal, norm
+
+
+def everybody(rounds):
+    return sorted({party for updates in rounds for party in updates})
+
+
+def size_of(updates):
+    return len(next(iter(updates.values())))
+
+
+def fedavg(updates, counts):
+    """Eq. (fedavg)."""
+    total = sum(counts[party] for party in updates)
+    truth = np.zeros(size_of(updates))
+    for k in range(truth.size):
+        truth[k] = sum(counts[party] * updates[party][k] for party in updates) / total
+    return truth
+
+
+def ind_mle(vectors, covariances):
+    """Eq. (ind_mle), from the covariances Σ_j."""
+    precisions = [np.linalg.inv(covariance) for covariance in covariances]
+    pulled = sum(p @ x for p, x in zip(precisions, vectors, strict=True))
+    return np.linalg.inv(sum(precisions)) @ pulled
+
+
+def overlap(samples, variance):
+    """Eq. (overlap), from the sets of samples themselves."""
+    phi = np.zeros((len(samples), len(samples)))
+    for j, mine in enumerate(samples):
+        for m, theirs in enumerate(samples):
+            phi[j, m] = len(mine & theirs) / (len(mine) * len(theirs)) * variance
+    return phi
+
+
+def covariance_among(phi, names, updates):
+    here = [names.index(party) for party in updates]
+    return phi[np.ix_(here, here)]
+
+
+def icov_truth(updates, phi):
+    """Eq. (icov:1); phi is in the order of the round's parties."""
+    inverse, one = np.linalg.inv(phi), np.ones(len(updates))
+    truth = np.zeros(size_of(updates))
+    for k in range(truth.size):
+        x = np.array([update[k] for update in updates.values()])
+        truth[k] = x @ inverse @ one / (one @ inverse @ one)
+    return truth
+
+
+def pair_covariance(rounds, truths, names):
+    """The remark after Proposition 1: products of residuals over the rounds a pair met in."""
+    phi = np.zeros((len(names), len(names)))
+    for j, one in enumerate(names):
+        for m, other in enumerate(names):
+            products = [
+                (updates[one][k] - truth[k]) * (updates[other][k] - truth[k])
+                for updates, truth in zip(rounds, truths, strict=True)
+                if one in updates and other in updates
+                for k in range(truth.size)
+            ]
+            phi[j, m] = np.mean(products) if products else 0.0
+    return phi
+
+
+def plain_means(rounds):
+    return [np.mean(list(updates.values()), axis=0) for updates in rounds]
+
+
+def full_covariance(rounds, names, iterations, shrinkage):
+    """Proposition 1 with the remark, its Φ̂ mixed with the parties' variances about the plain mean,
+    and no eigenvalue below the least of those."""
+    prior = np.diag(np.diag(pair_covariance(rounds, plain_means(rounds), names)))
+    phi = prior
+    for _ in range(iterations):
+        truths = [icov_truth(updates, covariance_among(phi, names, updates)) for updates in rounds]
+        sample = pair_covariance(rounds, truths, names)
+        values, vectors = np.linalg.eigh((1 - shrinkage) * sample + shrinkage * prior)
+        values = np.maximum(values, shrinkage * np.diag(prior).min())
+        phi = vectors @ np.diag(values) @ vectors.T
+    return truths, phi
+
+
+def party_errors(rounds, truths, extra=None):
+    """Each party's mean squared error over its rounds and coordinates, plus ``extra`` per round."""
+    errors = {}
+    for party in everybody(rounds):
+        errors[party] = np.mean(
+            [
+                (updates[party][k] - truth[k]) ** 2 + (0.0 if extra is None else extra[i])
+                for i, (updates, truth) in enumerate(zip(rounds, truths, strict=True))
+                if party in updates
+                for k in range(truth.size)
+            ]
+        )
+    return errors
+
+
+def least_noise(rounds):
+    """Half the least positive mean squared distance between two parties of a round, where rounds
+    of the same parties count as one long round."""
+    together = {}
+    for updates in rounds:
+        whole = together.setdefault(frozenset(updates), {party: [] for party in updates})
+        for party, update in updates.items():
+            whole[party].extend(update)
+    distances = [
+        np.mean((np.array(whole[a]) - np.array(whole[b])) ** 2)
+        for whole in together.values()
+        for a in whole
+        for b in whole
+        if a != b
+    ]
+    return min(d for d in distances if d > 0) / 2
+
+
+def ivar_mle(rounds, iterations, epsilon=0.0):
+    """Algorithm 1, from equal variances. Also returns the log-likelihood after each iteration."""
+    variance = dict.fromkeys(everybody(rounds), 1.0)
+    likelihoods = []
+    for _ in range(iterations):
+        truths = []
+        for updates in rounds:
+            total = sum(1 / variance[party] for party in updates)
+            truth = np.zeros(size_of(updates))
+            for k in range(truth.size):
+                truth[k] = sum(x[k] / variance[party] for party, x in updates.items()) / total
+            truths.append(truth)
+        errors = party_errors(rounds, truths)
+        variance = {party: max(epsilon, error) for party, error in errors.items()}
+        likelihoods.append(
+            sum(
+                norm.logpdf(x[k], truth[k], np.sqrt(variance[party]))
+                for updates, truth in zip(rounds, truths, strict=True)
+                for party, x in updates.items()
+                for k in range(truth.size)
+            )
+        )
+    return truths, variance, likelihoods
+
+
+def expected_log_normal(squared_error, variance):
+    """E[log N(x | m, variance)] where E[(x − m)²] is the squared error."""
+    return -0.5 * (np.log(2 * np.pi * variance) + squared_error / variance)
+
+
+def entropy(covariance):
+    covariance = np.atleast_2d(covariance)
+    return 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
+
+
+def starting_noise(rounds):
+    """The mean over parties of their squared distances from the plain mean."""
+    return float(np.mean(list(party_errors(rounds, plain_means(rounds)).values())))
+
+
+def starting_prior(rounds, centres):
+    """The mean squared distance of the plain mean from the centre."""
+    pairs = zip(plain_means(rounds), centres, strict=True)
+    return float(np.mean(np.concatenate([(mean - centre) ** 2 for mean, centre in pairs])))
+
+
+@dataclass
+class IvarVb:
+    truths: list  # ȳ_i
+    variances: list  # λ_i
+    noise: dict  # σ_j²
+    prior: float  # τ²
+    free_energies: list
+
+
+def ivar_vb(rounds, centres, iterations, fixed_prior=None):
+    """Eqs. (ind-vb-truth-var) to (ind-vb-error-param), repeated."""
+    variance = dict.fromkeys(everybody(rounds), starting_noise(rounds))
+    prior = fixed_prior or starting_prior(rounds, centres)
+    free_energies = []
+    for _ in range(iterations):
+        lambdas, truths = [], []
+        for updates, centre in zip(rounds, centres, strict=True):
+            lam = 1 / (1 / prior + sum(1 / variance[party] for party in updates))
+            truth = np.zeros(size_of(updates))
+            for k in range(truth.size):
+                pulled = sum(x[k] / variance[party] for party, x in updates.items())
+                truth[k] = lam * (centre[k] / prior + pulled)
+            lambdas.append(lam)
+            truths.append(truth)
+        triples = list(zip(lambdas, truths, centres, strict=True))
+        if fixed_prior is None:
+            prior = np.mean(
+                [lam + (y - c) ** 2 for lam, ys, cs in triples for y, c in zip(ys, cs, strict=True)]
+            )
+        variance = party_errors(rounds, truths, extra=lambdas)
+        free = 0.0
+        for updates, (lam, truth, centre) in zip(rounds, triples, strict=True):
+            for k in range(truth.size):
+                free += expected_log_normal(lam + (truth[k] - centre[k]) ** 2, prior) + entropy(lam)
+                for party, x in updates.items():
+                    free += expected_log_normal(lam + (x[k] - truth[k]) ** 2, variance[party])
+        free_energies.append(free)
+    return IvarVb(truths, lambdas, variance, prior, free_energies)
+
+
+@dataclass
+class Hidden:
+    """q(v_j) and the hyperparameters of the latent model, by position in ``names``."""
+
+    names: list
+    v: np.ndarray  # v̄_j, (J, D)
+    psi: np.ndarray  # Ψ_j, (J, D, D)
+    own: np.ndarray  # σ_j²
+    prior: float  # σ_y²
+    scale_u: float  # σ_u²
+    scale_v: float  # σ_v²
+
+
+@dataclass
+class Task:
+    """q(y, u) for one coordinate of one round. ``cross`` is their covariance."""
+
+    x: dict  # position of a party -> its value
+    centre: float
+    y: float
+    lam: float
+    u: np.ndarray
+    phi: np.ndarray
+    cross: np.ndarray
+
+
+def truth_variance(state, x):
+    """Eq. (latent-vb-truth-var)."""
+    return 1 / (1 / state.prior + sum(1 / state.own[j] for j in x))
+
+
+def truth_mean(state, x, centre, u):
+    """Eq. (latent-vb-truth-mean)."""
+    pulled = sum((x[j] - u @ state.v[j]) / state.own[j] for j in x)
+    return truth_variance(state, x) * (centre / state.prior + pulled)
+
+
+def feature_variance(state, x):
+    """Eq. (latent-vb-party-var)."""
+    precision = np.eye(state.v.shape[1]) / state.scale_u
+    for j in x:
+        precision = precision + (state.psi[j] + np.outer(state.v[j], state.v[j])) / state.own[j]
+    return np.linalg.inv(precision)
+
+
+def feature_mean(state, x, y):
+    """Eq. (latent-vb-party-mean)."""
+    return feature_variance(state, x) @ sum((x[j] - y) / state.own[j] * state.v[j] for j in x)
+
+
+def infer_task(state, x, centre, joint):
+    """q(y, u). The two means' equations are solved together; they are the same for both posteriors,
+    since the mean of a Gaussian does not depend on the factorisation."""
+    rank = state.v.shape[1]
+    coupling = sum(state.v[j] / state.own[j] for j in x)
+    precision = np.zeros((rank + 1, rank + 1))
+    precision[0, 0] = 1 / truth_variance(state, x)
+    precision[0, 1:] = precision[1:, 0] = coupling
+    precision[1:, 1:] = np.linalg.inv(feature_variance(state, x))
+    pulled = np.zeros(rank + 1)
+    pulled[0] = centre / state.prior + sum(x[j] / state.own[j] for j in x)
+    pulled[1:] = sum(x[j] / state.own[j] * state.v[j] for j in x)
+    mean = np.linalg.solve(precision, pulled)
+    if joint:
+        spread = np.linalg.inv(precision)
+        return Task(x, centre, mean[0], spread[0, 0], mean[1:], spread[1:, 1:], spread[0, 1:])
+    lam, phi = truth_variance(state, x), feature_variance(state, x)
+    return Task(x, centre, mean[0], lam, mean[1:], phi, np.zeros(rank))
+
+
+def infer_tasks(rounds, centres, state, joint):
+    """q(y, u) for every coordinate of every round, in order."""
+    tasks = []
+    for updates, centre in zip(rounds, centres, strict=True):
+        for k in range(size_of(updates)):
+            x = {state.names.index(party): update[k] for party, update in updates.items()}
+            tasks.append(infer_task(state, x, centre[k], joint))
+    return tasks
+
+
+def infer_parties(tasks, state):
+    """Eqs. (latent-vb-task-var) and (latent-vb-task-mean), with the covariance of y and u."""
+    v, psi = np.zeros_like(state.v), np.zeros_like(state.psi)
+    for j in range(len(state.names)):
+        precision = np.eye(v.shape[1]) / state.scale_v
+        pulled = np.zeros(v.shape[1])
+        for task in tasks:
+            if j in task.x:
+                precision += (task.phi + np.outer(task.u, task.u)) / state.own[j]
+                pulled += ((task.x[j] - task.y) * task.u - task.cross) / state.own[j]
+        psi[j] = np.linalg.inv(precision)
+        v[j] = psi[j] @ pulled
+    return replace(state, v=v, psi=psi)
+
+
+def expected_error(task, state, j):
+    """E[(x − y − uᵀv)²]: the square of the mean, plus the variance of y + uᵀv."""
+    v, psi = state.v[j], state.psi[j]
+    mean = task.x[j] - task.y - task.u @ v
+    product = np.trace(task.phi @ psi) + v @ task.phi @ v + task.u @ psi @ task.u
+    return mean**2 + task.lam + 2 * task.cross @ v + product
+
+
+def own_noise(tasks, state, shared):
+    """Eq. (latent-vb-error-param2), its covariances in place; per party, or one for all."""
+    errors = [
+        [expected_error(task, state, j) for task in tasks if j in task.x]
+        for j in range(len(state.names))
+    ]
+    if shared:
+        return np.full(len(errors), np.mean(np.concatenate(errors)))
+    return np.array([np.mean(mine) for mine in errors])
+
+
+def truth_scale(tasks):
+    """Eq. (latent-vb-gt-param)."""
+    return np.mean([task.lam + (task.y - task.centre) ** 2 for task in tasks])
+
+
+def feature_scale(tasks):
+    """Eq. (latent-vb-party-param)."""
+    traces = [np.trace(task.phi + np.outer(task.u, task.u)) for task in tasks]
+    return np.sum(traces) / (len(tasks) * tasks[0].u.size)
+
+
+def party_scale(state):
+    """Eq. (latent-vb-task-param)."""
+    traces = [np.trace(p + np.outer(v, v)) for p, v in zip(state.psi, state.v, strict=True)]
+    return np.sum(traces) / state.v.size
+
+
+def latent_free_energy(tasks, state):
+    """F(q) = E[log p(X, y, U, V)] plus the entropy of q, term by term."""
+    rank = state.v.shape[1]
+    free = 0.0
+    for task in tasks:
+        free += sum(
+            expected_log_normal(expected_error(task, state, j), state.own[j]) for j in task.x
+        )
+        free += expected_log_normal(task.lam + (task.y - task.centre) ** 2, state.prior)
+        for d in range(rank):
+            free += expected_log_normal(task.phi[d, d] + task.u[d] ** 2, state.scale_u)
+        free += entropy(np.block([[task.lam, task.cross[None]], [task.cross[:, None], task.phi]]))
+    for v, psi in zip(state.v, state.psi, strict=True):
+        for d in range(rank):
+            free += expected_log_normal(psi[d, d] + v[d] ** 2, state.scale_v)
+        free += entropy(psi)
+    return free
+
+
+def icov_vb(rounds, centres, state, iterations, *, joint, shared):
+    """Eqs. (latent-vb-truth-var) to (latent-vb-error-param2), repeated, and the truth after."""
+    free_energies = []
+    for _ in range(iterations):
+        tasks = infer_tasks(rounds, centres, state, joint)
+        state = infer_parties(tasks, state)
+        state = replace(
+            state,
+            own=own_noise(tasks, state, shared),
+            prior=truth_scale(tasks),
+            scale_u=feature_scale(tasks),
+            scale_v=party_scale(state),
+        )
+        free_energies.append(latent_free_energy(tasks, state))
+    return infer_tasks(rounds, centres, state, joint), state, free_energies
+
+
+def kernel_matrix(V, kernel):
+    k = np.zeros((len(V), len(V)))
+    for j, v in enumerate(V):
+        for m, w in enumerate(V):
+            k[j, m] = v @ w if kernel == "linear" else np.exp(-((v - w) @ (v - w)) / 2)
+    return k
+
+
+def latent_covariance(V, scale_u, own, kernel="linear"):
+    return scale_u * kernel_matrix(V, kernel) + np.diag(own)
+
+
+def log_likelihood(rounds, names, phi):
+    """log p(X | ŷ, Φ), where ŷ maximises it: eq. (icov:1)."""
+    total = 0.0
+    for updates in rounds:
+        part = covariance_among(phi, names, updates)
+        truth = icov_truth(updates, part)
+        for k in range(truth.size):
+            delta = [update[k] - truth[k] for update in updates.values()]
+            total += multivariate_normal.logpdf(delta, cov=part)
+    return total
+
+
+def sgd_gradients(updates, V, scale_u, own):
+    """Eqs. (sgd:feature), (sgd:param2) and (sgd:param1) for one round, the mean over its
+    coordinates, with σ_j² of each party's own: Tr(G) is then its diagonal. Linear kernel."""
+    phi = latent_covariance(V, scale_u, own)
+    truth, inverse = icov_truth(updates, phi), np.linalg.inv(phi)
+    to_V, to_scale, to_own = np.zeros_like(V), 0.0, np.zeros_like(own)
+    for k in range(truth.size):
+        delta = np.array([update[k] - truth[k] for update in updates.values()])
+        G = inverse @ np.outer(delta, delta) @ inverse - inverse
+        to_V += 2 * scale_u * G @ V / truth.size
+        to_scale += np.trace(G @ V @ V.T) / truth.size
+        to_own += np.diag(G) / truth.size
+    return to_V, to_scale, to_own
+
+
+def weiszfeld(updates, shares, iterations, smoothing):
+    """The smoothed Weiszfeld algorithm, in root mean square distances per coordinate."""
+
+    def length(x):
+        return np.sqrt(np.mean((x - truth) ** 2))
+
+    truth = sum(shares[party] * x for party, x in updates.items())
+    least = smoothing * np.sqrt(sum(shares[party] * length(x) ** 2 for party, x in updates.items()))
+    for _ in range(iterations):
+        pulls = {party: shares[party] / max(least, length(x)) for party, x in updates.items()}
+        truth = sum(pulls[party] * x for party, x in updates.items()) / sum(pulls.values())
+    return truth
+
+
+def krum_scores(updates, adversaries):
+    scores = {}
+    for party, x in updates.items():
+        squares = sorted(np.sum((x - z) ** 2) for other, z in updates.items() if other != party)
+        scores[party] = sum(squares[: len(updates) - adversaries - 2])
+    return scores
+
+
+def multi_krum(updates, adversaries, selected):
+    scores = krum_scores(updates, adversaries)
+    best = sorted(updates, key=lambda party: scores[party])[:selected]
+    return np.mean([updates[party] for party in best], axis=0)
+
+
+def noise_log_variances(blocks, V, own, prior, shared=False):
+    """The asymptotic variance of each party's log noise variance log(Σ_d v_jd² + σ_j²), from the
+    Fisher information of x ~ N(centre, σ_y² 11ᵀ + VVᵀ + diag(σ²)), slopes by finite differences.
+
+    ``blocks`` lists (positions of the parties, number of coordinates).
+    """
+    size, rank = V.shape
+
+    def parts(theta):
+        tail = theta[size * rank :]
+        own = np.exp(np.full(size, tail[0]) if shared else tail[:-1])
+        return theta[: size * rank].reshape(size, rank), own, np.exp(tail[-1])
+
+    def sigma(theta):
+        V, own, prior = parts(theta)
+        return prior + V @ V.T + np.diag(own)
+
+    def log_noise(theta):
+        V, own, _ = parts(theta)
+        return np.log((V**2).sum(axis=1) + own)
+
+    theta = np.concatenate([V.ravel(), np.log(own[:1] if shared else own), [np.log(prior)]])
+    steps = 1e-5 * np.eye(theta.size)
+    slopes = [(sigma(theta + h) - sigma(theta - h)) / 2e-5 for h in steps]
+    information = np.zeros((theta.size, theta.size))
+    for here, count in blocks:
+        at = np.ix_(here, here)
+        inverse = np.linalg.inv(sigma(theta)[at])
+        for a, one in enumerate(slopes):
+            for b, other in enumerate(slopes):
+                information[a, b] += count / 2 * np.trace(inverse @ one[at] @ inverse @ other[at])
+    covariance = np.linalg.pinv(information, rcond=1e-8, hermitian=True)
+    jacobian = np.array([(log_noise(theta + h) - log_noise(theta - h)) / 2e-5 for h in steps]).T
+    return np.diag(jacobian @ covariance @ jacobian.T)
