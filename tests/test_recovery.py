@@ -44,7 +44,7 @@ def test_ivar_vb_finds_the_noise_levels(seed):
 def test_icov_vb_finds_the_rank_and_the_covariance(seed):
     random = np.random.default_rng(seed)
     size = 4000
-    beliefs = cs.ICOV().infer(partial_evidence(random, V, size))
+    beliefs = cs.ICOV(posterior="joint").infer(partial_evidence(random, V, size))
     assert beliefs.latent.factors.shape == (9, 2)
     phi = V @ V.T + np.diag(OWN)
     errors = np.log(beliefs.noise / np.sqrt(np.diag(phi)))
@@ -88,7 +88,7 @@ def test_auto_rank_is_the_true_rank(rank, seed):
     random = np.random.default_rng(10 * rank + seed)
     directions = 1.5 * random.standard_normal((12, rank))
     _, X = draw(directions, random.uniform(0.5, 2, 12), 1.0, 1500, random)
-    assert cs.ICOV().infer(cs.Evidence.of(X)).latent.factors.shape[1] == rank
+    assert cs.ICOV(posterior="joint").infer(cs.Evidence.of(X)).latent.factors.shape[1] == rank
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -112,7 +112,8 @@ def test_the_consensus_is_as_good_as_with_known_covariance(seed):
     phi = V @ V.T + np.diag(OWN)
     names = [str(j) for j in range(9)]
     known = cs.aggregate(X, cs.GivenCovariance(phi, names)).value
-    found, independent = cs.aggregate(X, "icov-vb").value, cs.aggregate(X, "ivar-vb").value
+    joint = cs.ICOV(posterior="joint")
+    found, independent = cs.aggregate(X, joint).value, cs.aggregate(X, "ivar-vb").value
     best = np.mean((known - truth) ** 2)
     assert np.mean((found - truth) ** 2) < 1.05 * best
     assert np.mean((independent - truth) ** 2) > 1.1 * best

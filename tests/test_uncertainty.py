@@ -26,7 +26,7 @@ def log_widths(beliefs, level=0.90):
 
 @pytest.mark.parametrize(
     "method",
-    [cs.IVAR("vb"), cs.ICOV(rank=1), cs.ICOV(rank=2), cs.ICOV(rank=1, noise="shared")],
+    [cs.IVAR("vb"), cs.ICOV(posterior="joint", rank=1), cs.ICOV(posterior="joint", rank=2), cs.ICOV(posterior="joint", rank=1, noise="shared")],
     ids=["ivar", "icov", "icov rank 2", "icov shared"],
 )
 @pytest.mark.parametrize("name", ["one round", "partial"])
@@ -47,8 +47,8 @@ def test_intervals_come_from_the_fisher_information(name, method):
 @pytest.mark.parametrize("rank", [1, 2])
 def test_intervals_follow_the_unit(rank, unit):
     _, X = draw(V, OWN, 1.0, 200, np.random.default_rng(0))
-    plain = cs.ICOV(rank=rank).infer(cs.Evidence.of(X))
-    scaled = cs.ICOV(rank=rank).infer(cs.Evidence.of(unit * X))
+    plain = cs.ICOV(posterior="joint", rank=rank).infer(cs.Evidence.of(X))
+    scaled = cs.ICOV(posterior="joint", rank=rank).infer(cs.Evidence.of(unit * X))
     assert_allclose(log_widths(scaled), log_widths(plain), rtol=1e-3)
 
 
@@ -117,7 +117,7 @@ def covered(method, directions, replicates, size):
 # six parties the standard error is about 0.6 points; of the truth's coordinates, 0.05.
 @pytest.mark.parametrize(
     ("method", "directions"),
-    [(cs.IVAR("vb"), np.zeros((6, 0))), (cs.ICOV(rank=1, tolerance=1e-5), 1.5 * V)],
+    [(cs.IVAR("vb"), np.zeros((6, 0))), (cs.ICOV(posterior="joint", rank=1, tolerance=1e-5), 1.5 * V)],
     ids=["ivar-vb", "icov-vb"],
 )
 def test_stated_intervals_cover_as_often_as_they_say(method, directions):
