@@ -118,6 +118,8 @@ def test_newcomers_and_loners():
     np.testing.assert_allclose(alone.value, send(1, "z")["z"])
     assert np.isnan(memory.noise["z"])
     assert np.isfinite([memory.noise[p] for p in "abc"]).all()
+    own = dict(zip(memory.known.parties, memory.known.latent.own, strict=True))
+    assert [p for p in own if np.isnan(own[p])] == ["z"]
     joined = cs.aggregate(send(2, "bz"), "ivar-vb", memory)
     assert joined.weights["b"] > joined.weights["z"] > 0
 
