@@ -189,6 +189,8 @@ def test_no_huge_value_hides_between_the_spans(random, method, size):
     if method in SELECTING and not found.weights["2"]:
         return  # not selected, so what it hides is of no account
     assert found.weights == exact.weights
+    assert found.noise == exact.noise
+    assert np.isfinite(list(found.noise.values())).all()
     np.testing.assert_array_equal(found.value, exact.value)
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 import zipfile
 from contextlib import suppress
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -117,6 +118,8 @@ def test_newcomers_and_loners():
     np.testing.assert_allclose(alone.value, send(1, "z")["z"])
     assert np.isnan(memory.noise["z"])
     assert np.isfinite([memory.noise[p] for p in "abc"]).all()
+    own = dict(zip(memory.known.parties, memory.known.latent.own, strict=True))
+    assert [p for p in own if np.isnan(own[p])] == ["z"]
     joined = cs.aggregate(send(2, "bz"), "ivar-vb", memory)
     assert joined.weights["b"] > joined.weights["z"] > 0
 
@@ -139,6 +142,24 @@ def test_two_methods_share_a_memory(first, second):
         assert found.weights["a"] > 0
     assert memory.rounds == 4
     assert sum(block.count for block in memory.evidence.blocks) == pytest.approx(120 * 3.439)
+
+
+class Recording(cs.IVAR):
+    """A method that notes where it was told to start."""
+
+    def infer(self, evidence, *, sample_counts=None, start=None):
+        self.starts.append(start)
+        return super().infer(evidence, sample_counts=sample_counts, start=start)
+
+    starts: ClassVar[list] = []
+
+
+def test_a_round_starts_from_what_the_last_one_found():
+    memory = cs.Memory()
+    cs.aggregate(send(0), Recording(), memory)
+    known = memory.known
+    cs.aggregate(send(1), Recording(), memory)
+    assert Recording.starts == [None, known]
 
 
 class Failing:
@@ -278,6 +299,16 @@ def test_a_failed_save_leaves_the_old_file(used, tmp_path, monkeypatch, where):
     monkeypatch.undo()
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["memory.npz"]
+
+
+def test_a_save_is_one_rename_within_the_directory(used, tmp_path, monkeypatch):
+    """Renaming from another file system would be no rename."""
+    renamed = []
+    monkeypatch.setattr("os.replace", lambda old, new: renamed.append((old, new)))
+    used.save(tmp_path / "memory.npz")
+    ((old, new),) = renamed
+    assert os.path.dirname(old) == str(tmp_path)
+    assert new == tmp_path / "memory.npz"
 
 
 def test_saving_where_there_is_no_directory(tmp_path):

@@ -135,6 +135,16 @@ def test_the_commonest_dtypes_are_the_results():
     assert cs.aggregate(updates, "mean").value.dtype == np.float32
 
 
+def test_dtypes_are_compared_by_name_not_by_place():
+    def update(a, b, turned=False):
+        items = [("a", np.ones(2, a)), ("b", np.ones(2, b))]
+        return dict(reversed(items) if turned else items)
+
+    updates = [update("f4", "f8"), update("f8", "f4")] + [update("f4", "f8", turned=True)] * 2
+    found = cs.aggregate(updates, "mean").value
+    assert (found["a"].dtype, found["b"].dtype) == (np.float32, np.float64)
+
+
 def spoil(update, name, value):
     return {**update, name: value}
 

@@ -70,12 +70,6 @@ class Block:
         pulled = self.gram @ weights
         return np.diag(self.gram) - 2 * pulled + weights @ pulled
 
-    def products(self, weights: Vector) -> Matrix:
-        """Return the inner products per coordinate of the residuals from the weighted mean."""
-        pulled = self.gram @ weights
-        products: Matrix = self.gram - pulled[:, None] - pulled + weights @ pulled
-        return products
-
     def discounted(self, factor: float) -> Block:
         """Return the same distances, believed less."""
         return Block(self.parties, self.distances, self.count * factor)
@@ -179,7 +173,7 @@ def pooled_products(evidence: Evidence, weights: Iterable[Vector]) -> Matrix:
     total, count = np.zeros((size, size)), np.zeros((size, size))
     for block, members, w in zip(evidence.blocks, evidence.members, weights, strict=True):
         at = np.ix_(members, members)
-        total[at] += block.count * block.products(w)[:-1, :-1]
+        total[at] += block.count * residual_products(block.distances, w)[:-1, :-1]
         count[at] += block.count
     products: Matrix = total / np.maximum(count, 1e-300)
     return products
