@@ -58,6 +58,19 @@ def test_vb_keeps_a_prior_variance_that_is_given():
         assert_allclose(found, truth, rtol=1e-8)
 
 
+def test_rounds_that_list_their_parties_in_different_orders():
+    """A sequence keeps its order, names are sorted: 10 comes after 9 in one, before 2 in another."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((2, 12, 5)) * np.linspace(0.5, 2, 12)[:, None]
+    rounds = [{str(j): x for j, x in enumerate(updates)} for updates in X]
+    evidence = cs.Evidence.of(X[0]) + cs.Evidence.of(rounds[1])
+    beliefs = cs.IVAR("mle", tolerance=0.0, max_iterations=5).infer(evidence)
+    _, variance, _ = naive.ivar_mle(rounds, 5)
+    assert beliefs.parties[2] == "2"
+    for party, noise in by_party(beliefs, beliefs.noise).items():
+        assert_allclose(noise**2, variance[party], rtol=1e-8)
+
+
 def test_the_floor_of_algorithm_1_is_epsilon():
     rounds, _ = scenario("one round")
     rounds[0]["bob"] = rounds[0]["eve"].copy()
