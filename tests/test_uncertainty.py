@@ -26,7 +26,12 @@ def log_widths(beliefs, level=0.90):
 
 @pytest.mark.parametrize(
     "method",
-    [cs.IVAR("vb"), cs.ICOV(posterior="joint", rank=1), cs.ICOV(posterior="joint", rank=2), cs.ICOV(posterior="joint", rank=1, noise="shared")],
+    [
+        cs.IVAR("vb"),
+        cs.ICOV(posterior="joint", rank=1),
+        cs.ICOV(posterior="joint", rank=2),
+        cs.ICOV(posterior="joint", rank=1, noise="shared"),
+    ],
     ids=["ivar", "icov", "icov rank 2", "icov shared"],
 )
 @pytest.mark.parametrize("name", ["one round", "partial"])
@@ -117,7 +122,10 @@ def covered(method, directions, replicates, size):
 # six parties the standard error is about 0.6 points; of the truth's coordinates, 0.05.
 @pytest.mark.parametrize(
     ("method", "directions"),
-    [(cs.IVAR("vb"), np.zeros((6, 0))), (cs.ICOV(posterior="joint", rank=1, tolerance=1e-5), 1.5 * V)],
+    [
+        (cs.IVAR("vb"), np.zeros((6, 0))),
+        (cs.ICOV(posterior="joint", rank=1, tolerance=1e-5), 1.5 * V),
+    ],
     ids=["ivar-vb", "icov-vb"],
 )
 def test_stated_intervals_cover_as_often_as_they_say(method, directions):

@@ -36,10 +36,10 @@ class Scale:
 FULL = Scale(
     "full",
     seeds=3,
-    regression_rounds=200,
+    regression_rounds=120,
     mnist_rounds=500,
-    shakespeare_rounds=400,
-    hidden=128,
+    shakespeare_rounds=300,
+    hidden=64,
     one_round_adversaries=tuple(range(11)),
 )
 QUICK = Scale(

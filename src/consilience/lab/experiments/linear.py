@@ -21,9 +21,10 @@ from consilience.lab.runner import Cell, Record, Tick
 from consilience.lab.synthetic import linear_regression as draw
 from consilience.lab.training import Parties, shard
 
-# Three parties that share most of their samples, and noise, and two on their own.
-NOISE = (2.0, 2.0, 2.0, 1.0, 4.0)
-STARTS = (0, 30, 60, 600, 1000)
+# Noise in powers of three; each party shares 80 % of its samples with the next, 60 % with the one
+# after, and so on.
+NOISE = (1.0, 3.0, 9.0, 27.0, 81.0)
+OVERLAP = 0.8
 PANELS = {
     "full": ("Full participation, full batch", None, None),
     "mini": ("Full participation, batch of 32", 32, None),
@@ -47,7 +48,7 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
 
 
 def _run(panel: str, label: str, seed: int, rounds: int, tick: Tick) -> list[Record]:
-    task = draw(seed, noise=NOISE, starts=STARTS)
+    task = draw(seed, noise=NOISE, overlap=OVERLAP)
     _, batch, per_round = PANELS[panel]
     model = linear_regression(task.truth.size)
     parties = Parties(

@@ -27,7 +27,7 @@ from consilience.lab.training import Parties, Shard, windows
 HONEST = 5
 ADVERSARIES = (0, 5, 10)
 ATTACKS = {"gaussian": "random vectors", "random_local": "random local updates"}
-BATCH, LENGTH, RATE = 32, 40, 0.005
+BATCH, LENGTH, RATE = 32, 40, 0.01
 TEST_WINDOWS = 500
 
 
