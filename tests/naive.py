@@ -418,17 +418,26 @@ def sgd_gradients(updates, V, scale_u, own):
 
 
 def weiszfeld(updates, shares, iterations, smoothing):
-    """The smoothed Weiszfeld algorithm, in root mean square distances per coordinate."""
+    """The smoothed Weiszfeld algorithm, in root mean square distances per coordinate. Also returns
+    what it descends, before each step: the mean distance, a parabola within the smoothing."""
 
     def length(x):
         return np.sqrt(np.mean((x - truth) ** 2))
 
     truth = sum(shares[party] * x for party, x in updates.items())
     least = smoothing * np.sqrt(sum(shares[party] * length(x) ** 2 for party, x in updates.items()))
+    objective = []
     for _ in range(iterations):
+        lengths = {party: length(x) for party, x in updates.items()}
+        objective.append(
+            sum(
+                shares[party] * (d if d > least else (d**2 / least + least) / 2)
+                for party, d in lengths.items()
+            )
+        )
         pulls = {party: shares[party] / max(least, length(x)) for party, x in updates.items()}
         truth = sum(pulls[party] * x for party, x in updates.items()) / sum(pulls.values())
-    return truth
+    return truth, objective
 
 
 def krum_scores(updates, adversaries):

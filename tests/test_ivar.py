@@ -59,7 +59,7 @@ def test_vb_keeps_a_prior_variance_that_is_given():
 
 
 def test_rounds_that_list_their_parties_in_different_orders():
-    """A sequence keeps its order, names are sorted: 10 comes after 9 in one, before 2 in another."""
+    """A sequence keeps its order, names are sorted: 10 follows 9 in one, precedes 2 in another."""
     random = np.random.default_rng(0)
     X = random.standard_normal((2, 12, 5)) * np.linspace(0.5, 2, 12)[:, None]
     rounds = [{str(j): x for j, x in enumerate(updates)} for updates in X]

@@ -23,8 +23,9 @@ def test_the_geometric_median_is_smoothed_weiszfeld(name, iterations):
         for found, updates in zip(consensuses(beliefs, rounds), rounds, strict=True):
             total = sum(counts[party] for party in updates)
             shares = {party: counts[party] / total for party in updates}
-            expected = naive.weiszfeld(updates, shares, iterations, smoothing)
+            expected, objective = naive.weiszfeld(updates, shares, iterations, smoothing)
             assert_allclose(found, expected, rtol=1e-8)
+        assert_allclose(-np.array(beliefs.objective), objective, rtol=1e-8)  # of the last round
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
+from consilience.estimators import icov_vb
 from consilience.estimators.uncertainty import noise_intervals
 from rounds import draw
 
@@ -89,6 +90,17 @@ def test_auto_rank_is_the_true_rank(rank, seed):
     directions = 1.5 * random.standard_normal((12, rank))
     _, X = draw(directions, random.uniform(0.5, 2, 12), 1.0, 1500, random)
     assert cs.ICOV(posterior="joint").infer(cs.Evidence.of(X)).latent.factors.shape[1] == rank
+
+
+def test_a_direction_stands_out_until_it_is_explained():
+    """Afterwards only by chance: a false alarm costs a fit of one rank more, and no more."""
+    told = np.zeros((12, 3))
+    for seed in range(12):
+        evidence = partial_evidence(np.random.default_rng(seed), V, 2000)
+        for rank in range(3):
+            told[seed, rank] = icov_vb.stands_out(cs.ICOV(rank=rank).infer(evidence))
+    assert told[:, :2].all()
+    assert told[:, 2].mean() < 0.5
 
 
 @pytest.mark.parametrize("seed", range(3))
