@@ -5,8 +5,9 @@ import pytest
 
 import consilience as cs
 from consilience.beliefs import Latent
-from consilience.estimators import icov, icov_vb
+from consilience.estimators import icov
 from consilience.estimators.acceleration import Step, climb
+from consilience.estimators.marginal import Marginal
 from consilience.evidence import Evidence
 
 
@@ -101,7 +102,8 @@ def test_whitening_equals_a_naive_one(rank, shift):
     (block,) = Evidence.of(X).blocks
     random = np.random.default_rng(1)
     latent = Latent(random.standard_normal((6, rank)), random.uniform(1, 2, 6), prior_variance=1.7)
-    found = icov_vb._whitened(block, latent, np.arange(6))
+    marginal = Marginal.of(latent.factors, latent.own, latent.prior_variance)
+    found = marginal.whitened(block)
     sigma = latent.covariance + latent.prior_variance
     expected = np.linalg.eigvals(np.linalg.solve(sigma, X @ X.T / X.shape[1]))
     np.testing.assert_allclose(np.linalg.eigvalsh(found), np.sort(expected.real), rtol=1e-9)
