@@ -38,7 +38,7 @@ FULL = Scale(
     seeds=3,
     regression_rounds=120,
     mnist_rounds=500,
-    shakespeare_rounds=300,
+    shakespeare_rounds=250,
     hidden=64,
     one_round_adversaries=tuple(range(11)),
 )
