@@ -125,3 +125,19 @@ def test_maximum_likelihood_has_no_unit(method, unit):
     X = updates()
     expected, found = cs.aggregate(X, method), cs.aggregate(unit * X, method)
     assert found.weights == pytest.approx(expected.weights, abs=1e-3)
+
+
+@pytest.mark.parametrize("inference", ["vb", "mle"])
+def test_a_rank_the_numbers_do_not_allow_gives_way_to_a_lower_one(inference, monkeypatch):
+    method = cs.ICOV(inference, rank=3)
+    name = "_variational" if inference == "vb" else "_maximum_likelihood"
+    fit = getattr(cs.ICOV, name)
+
+    def stubborn(self, evidence, rank, start):
+        if rank > 1:
+            raise np.linalg.LinAlgError("singular")
+        return fit(self, evidence, rank, start)
+
+    monkeypatch.setattr(cs.ICOV, name, stubborn)
+    beliefs = method.infer(Evidence.of(updates()))
+    assert beliefs.latent.factors.shape[1] == 1

@@ -16,6 +16,7 @@ Storage = dict[Path, Array]
 
 # Small enough that BLAS does not wake other threads for a sum that one finishes sooner.
 _CHUNK = 1 << 13
+_LONG_CHUNK = 1 << 15
 
 
 def combine(updates: Updates, weights: Vector, centre_weight: float) -> Storage:
@@ -82,11 +83,11 @@ def distance(updates: Updates, value: Mapping[Path, Array], party: int) -> float
     for path, out in value.items():
         mine, theirs = replace(model[path], storage=out), updates.leaves[party][path]
         dtype = np.float64 if mine.wide or theirs.wide else np.float32
-        difference: Array = np.empty(min(out.size, _CHUNK), dtype)
+        difference: Array = np.empty(min(out.size, _LONG_CHUNK), dtype)
         spare = np.empty_like(difference)
-        for start in range(0, out.size, _CHUNK):
-            x = _piece(mine, start, start + _CHUNK, difference)
-            y = _piece(theirs, start, start + _CHUNK, spare)
+        for start in range(0, out.size, _LONG_CHUNK):
+            x = _piece(mine, start, start + _LONG_CHUNK, difference)
+            y = _piece(theirs, start, start + _LONG_CHUNK, spare)
             np.subtract(x, y, out=difference[: x.size])
             total += float(np.dot(difference[: x.size], difference[: x.size]))
     return total / updates.size

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +91,15 @@ class Memory:
         target = Path(path)
         header, arrays = self._pack()
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(partial, "xb") as file:
                 np.savez(file, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, target)
+            os.replace(partial, target)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
 
     @classmethod

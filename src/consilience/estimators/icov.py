@@ -91,19 +91,22 @@ class ICOV:
         for rank in range(first + 1, most + 1):
             if self.inference == "vb" and not icov_vb.stands_out(best):
                 break
-            try:
-                richer = self._fit(evidence, rank, start)
-            except np.linalg.LinAlgError:
-                break
+            richer = self._fit(evidence, rank, start)
             if _score(richer, rank) <= score:
                 break
             best, score = richer, _score(richer, rank)
         return best
 
     def _fit(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
-        if self.inference == "mle":
-            return self._maximum_likelihood(evidence, rank, start)
-        return self._variational(evidence, rank, start)
+        """Fit a rank, or the next lower one that the numbers allow: no party's extremes may end a
+        round."""
+        fit = self._maximum_likelihood if self.inference == "mle" else self._variational
+        try:
+            return fit(evidence, rank, start)
+        except (np.linalg.LinAlgError, ConsilienceError):
+            if rank == 0:
+                raise
+            return self._fit(evidence, rank - 1, start)
 
     def _variational(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
         if rank == 0 and self.noise == "per-party":

@@ -27,6 +27,7 @@ from typing import Literal
 import numpy as np
 
 from consilience.beliefs import Beliefs, Known, Latent, uniform
+from consilience.errors import ConsilienceError
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.evidence import Evidence, Vector, residuals
 
@@ -51,6 +52,10 @@ class IVAR:
 
     remembers = True
 
+    def __post_init__(self) -> None:
+        if self.inference not in ("mle", "vb"):
+            raise ConsilienceError(f"inference is 'mle' or 'vb', found {self.inference!r}")
+
     def infer(
         self,
         evidence: Evidence,
@@ -59,8 +64,6 @@ class IVAR:
         start: Known | None = None,
     ) -> Beliefs:
         """Return noise levels and weights. Sample counts are a claim and are not used."""
-        if self.inference not in ("mle", "vb"):
-            raise ValueError(f"inference is 'mle' or 'vb', found {self.inference!r}")
         iterate = self._maximum_likelihood if self.inference == "mle" else self._variational
         return infer_from_meetings(evidence, lambda met: iterate(met, initial_noise(met, start)))
 

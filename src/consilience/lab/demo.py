@@ -118,7 +118,7 @@ def _draw(
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        console.print("For the figure as well: pip install matplotlib")
+        console.print("For the figure as well: pip install 'consilience\\[figures]'")
         return
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
