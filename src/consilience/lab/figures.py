@@ -36,7 +36,7 @@ def curves(
     axes = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
         _draw(axis, [record for record in records if record[panel] == key], by, value)
-        axis.set(title=title, xlabel=by)
+        axis.set(title=title, xlabel=by, xscale="log" if by == "iteration" else "linear")
     axes[0].set_ylabel(words)
     _legend(figure, axes[0])
     return figure
