@@ -98,8 +98,8 @@ def _methods(accuracy: Mapping[str, float], best: float) -> Table:
 
 
 def _trust(found: Mapping[str, Consensus], alone: Mapping[str, float]) -> Table:
-    columns = [f"weight, {name}" for name in TRUST]
-    table = Table("party", *columns, "noise, ivar-vb", "its own accuracy", title="Who was believed")
+    title = "Who was believed: weights by method, noise as inferred by ivar-vb"
+    table = Table("party", *TRUST, "noise", "own accuracy", title=title)
     for party, own in alone.items():
         weights = (f"{found[name].weights[party]:.3f}" for name in TRUST)
         noise = f"{found['ivar-vb'].noise[party]:.3f}"
