@@ -32,7 +32,7 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
 
-# Up to this many coordinates all are read; beyond, at least this many and a sixteenth of them.
+# Where there are more than twice as many coordinates, this many are read, or a sixteenth of all.
 # The relative error of a sampled distance is about sqrt(2/2**16) = 0.55 %.
 SAMPLE = 1 << 16
 _SHARE = 16

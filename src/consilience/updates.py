@@ -65,10 +65,13 @@ class Updates:
         those of the centre if ``out`` has a row for it; less those of the party ``about``."""
         count = len(self.parties)
         self._read_centre(start, stop, out[count:])
-        if self.stack is not None and about is not None and self.stack.dtype == out.dtype:
-            base = self.stack[about, start:stop]  # one pass over memory instead of two
-            np.subtract(self.stack[:, start:stop], base, out=out[:count])
-            out[count:] -= base
+        if self.stack is not None and (about is None or self.stack.dtype == out.dtype):
+            rows = self.stack[:, start:stop]
+            if about is None:
+                np.copyto(out[:count], rows, casting="same_kind")
+            else:  # in one pass over memory instead of two
+                np.subtract(rows, rows[about], out=out[:count])
+                out[count:] -= rows[about]
             return
         for path, low, high, at in self.pieces(start, stop):
             for row, leaves in zip(out, self.leaves, strict=False):
