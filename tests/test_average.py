@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 import naive
+from consilience.beliefs import Given
 from rounds import SCENARIOS, consensuses, evidence_of, scenario
 
 
@@ -13,7 +14,7 @@ from rounds import SCENARIOS, consensuses, evidence_of, scenario
 def test_mean_is_fedavg(name):
     rounds, _ = scenario(name)
     counts = {party: 3.0 + 2 * j for j, party in enumerate(naive.everybody(rounds))}
-    weighted = cs.Mean().infer(evidence_of(rounds), sample_counts=counts)
+    weighted = cs.Mean().infer(evidence_of(rounds), Given(counts))
     plain = cs.Mean().infer(evidence_of(rounds))
     for i, updates in enumerate(rounds):
         expected = naive.fedavg(updates, counts)

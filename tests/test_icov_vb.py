@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 import naive
+from consilience.beliefs import Given
 from consilience.estimators import icov_vb
 from rounds import SCENARIOS, consensuses, draw, evidence_of, never_falls, scenario
 
@@ -188,7 +189,7 @@ def test_what_is_known_is_where_the_next_round_starts():
     evidence = evidence_of(rounds, centres)
     settled = cs.ICOV(rank=1, tolerance=1e-11, max_iterations=5000).infer(evidence)
     once = cs.ICOV(rank=1, max_iterations=1)
-    warm, fresh = once.infer(evidence, start=settled.known), once.infer(evidence)
+    warm, fresh = once.infer(evidence, Given(known=settled.known)), once.infer(evidence)
     gap = np.abs(warm.weights[0] - settled.weights[0]).max()
     assert gap < 0.2 * np.abs(fresh.weights[0] - settled.weights[0]).max()
 

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 import naive
+from consilience.beliefs import Given
 from rounds import SCENARIOS, by_party, consensuses, draw, evidence_of, never_falls, scenario
 
 CASES = pytest.mark.parametrize(
@@ -139,7 +140,9 @@ def test_what_is_known_of_a_party_is_where_the_next_round_starts():
     rounds, centres = scenario("one round")
     evidence = evidence_of(rounds, centres)
     settled = cs.IVAR("vb", tolerance=1e-12, max_iterations=5000).infer(evidence)
-    again = cs.IVAR("vb", max_iterations=1, tolerance=1e-3).infer(evidence, start=settled.known)
+    again = cs.IVAR("vb", max_iterations=1, tolerance=1e-3).infer(
+        evidence, Given(known=settled.known)
+    )
     fresh = cs.IVAR("vb", max_iterations=1, tolerance=1e-3).infer(evidence)
     assert not fresh.converged
     gap = np.abs(again.weights[0] - settled.weights[0]).max()

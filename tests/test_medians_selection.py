@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 
 import consilience as cs
 import naive
+from consilience.beliefs import Given
 from rounds import SCENARIOS, consensuses, evidence_of, never_falls, scenario
 
 
@@ -19,7 +20,7 @@ def test_the_geometric_median_is_smoothed_weiszfeld(name, iterations):
     evidence = evidence_of(rounds)
     for smoothing in (1e-6, 0.9):
         method = cs.GeometricMedian(smoothing, tolerance=-1.0, max_iterations=iterations)
-        beliefs = method.infer(evidence, sample_counts=counts)
+        beliefs = method.infer(evidence, Given(counts))
         for found, updates in zip(consensuses(beliefs, rounds), rounds, strict=True):
             total = sum(counts[party] for party in updates)
             shares = {party: counts[party] / total for party in updates}

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
-from consilience.beliefs import Known, Latent
+from consilience.beliefs import NOTHING, Given, Known, Latent
 from consilience.evidence import Evidence
 
 REMEMBERING = ["ivar-mle", "ivar-vb", "icov-mle", "icov-vb", "icov-full"]
@@ -147,9 +147,9 @@ def test_two_methods_share_a_memory(first, second):
 class Recording(cs.IVAR):
     """A method that notes where it was told to start."""
 
-    def infer(self, evidence, *, sample_counts=None, start=None):
-        self.starts.append(start)
-        return super().infer(evidence, sample_counts=sample_counts, start=start)
+    def infer(self, evidence, given=NOTHING):
+        self.starts.append(given.known)
+        return super().infer(evidence, given)
 
     starts: ClassVar[list] = []
 
@@ -167,7 +167,7 @@ class Failing:
 
     remembers = True
 
-    def infer(self, evidence, *, sample_counts=None, start=None):
+    def infer(self, evidence, given=NOTHING):
         raise RuntimeError("no answer")
 
 
@@ -273,7 +273,7 @@ def test_inference_starts_warm_after_loading(tmp_path, method):
     memory.save(tmp_path / "memory.npz")
     loaded = cs.Memory.load(tmp_path / "memory.npz")
     cold = method.infer(loaded.evidence).objective
-    warm = method.infer(loaded.evidence, start=loaded.known).objective
+    warm = method.infer(loaded.evidence, Given(known=loaded.known)).objective
     assert 0 <= warm[-1] - warm[0] < 0.5 * (cold[-1] - cold[0])
     assert warm[-1] >= cold[-1] - 1e-3 * (cold[-1] - cold[0])
 

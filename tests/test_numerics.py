@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.beliefs import Latent
+from consilience.beliefs import Given, Latent
 from consilience.estimators import icov
 from consilience.estimators.acceleration import Step, climb
 from consilience.estimators.marginal import Marginal
@@ -115,7 +115,7 @@ def test_likelihood_does_not_fall_from_a_start_below_the_floor(noise):
     evidence = Evidence.of(updates())
     start = cs.ICOV("mle", rank=2, noise=noise, epsilon=1e-9).infer(evidence).known
     method = cs.ICOV("mle", rank=2, noise=noise, epsilon=0.1)
-    objective = np.array(method.infer(evidence, start=start).objective)
+    objective = np.array(method.infer(evidence, Given(known=start)).objective)
     assert (np.diff(objective) >= -1e-9 * np.abs(objective[1:])).all()
 
 

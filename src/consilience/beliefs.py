@@ -76,6 +76,17 @@ class Beliefs:
         return Known(self.parties, self.noise, self.latent)
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a method may use besides the evidence: what parties claim, and what was known before."""
+
+    sample_counts: Mapping[str, float] | None = None
+    known: Known | None = None
+
+
+NOTHING = Given()
+
+
 class Estimator(Protocol):
     """A method that needs only the evidence: a pure function of it, with its parameters."""
 
@@ -84,14 +95,8 @@ class Estimator(Protocol):
         """Whether earlier rounds are evidence for this one."""
         ...
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
-        """Return the beliefs the evidence supports, starting from what is known if given."""
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
+        """Return the beliefs the evidence supports, starting from what is known already."""
         ...
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Estimator, with_centre
+from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import Storage, combine, distance, reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
@@ -97,8 +97,7 @@ def _evidence_based(
     evidence = now if memory is None else memory.recall(now)
     beliefs = estimator.infer(
         evidence if estimator.remembers else now,
-        sample_counts=sample_counts,
-        start=None if memory is None else memory.known,
+        Given(sample_counts, None if memory is None else memory.known),
     )
     weights = _weights(updates, beliefs)
     inferred = perf_counter()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consilience.beliefs import Beliefs, Known, uniform, with_centre
+from consilience.beliefs import NOTHING, Beliefs, Given, uniform, with_centre
 from consilience.errors import ConsilienceError
 from consilience.evidence import Evidence, Matrix, Vector, pooled_products
 
@@ -24,15 +24,9 @@ class Mean:
 
     remembers = False
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return the weights asked for."""
-        weights = tuple(shares(block.parties, sample_counts) for block in evidence.blocks)
+        weights = tuple(shares(block.parties, given.sample_counts) for block in evidence.blocks)
         return about_consensus(evidence, weights)
 
 
@@ -49,13 +43,7 @@ class GivenCovariance:
 
     remembers = False
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return the weights that follow from Φ."""
         known = np.asarray(self.covariance, float)
         position = {party: j for j, party in enumerate(self.parties)}

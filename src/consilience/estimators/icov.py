@@ -6,13 +6,12 @@ likelihood); this module chooses between them, and chooses the rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Known
+from consilience.beliefs import NOTHING, Beliefs, Given, Known
 from consilience.errors import ConsilienceError
 from consilience.estimators import icov_mle, icov_vb
 from consilience.estimators.degenerate import infer_from_meetings
@@ -68,15 +67,9 @@ class ICOV:
                 "variational Bayes has a linear kernel only; use inference='mle'"
             )
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return Φ and its weights. Sample counts are a claim and are not used."""
-        return infer_from_meetings(evidence, lambda met: self._infer(met, start))
+        return infer_from_meetings(evidence, lambda met: self._infer(met, given.known))
 
     def _infer(self, evidence: Evidence, start: Known | None) -> Beliefs:
         # More directions than this and the likelihood has no maximum; see icov_mle.
@@ -110,7 +103,7 @@ class ICOV:
 
     def _variational(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
         if rank == 0 and self.noise == "per-party":
-            return IVAR("vb", epsilon=self.epsilon).infer(evidence, start=start)
+            return IVAR("vb", epsilon=self.epsilon).infer(evidence, Given(known=start))
         model = icov_vb.Model(
             rank,
             shared=self.noise == "shared",

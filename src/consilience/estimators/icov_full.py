@@ -21,12 +21,11 @@ and the objective may then dip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Known, uniform, with_centre
+from consilience.beliefs import NOTHING, Beliefs, Given, uniform, with_centre
 from consilience.estimators.average import gls_weights
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
@@ -42,13 +41,7 @@ class FullCovariance:
 
     remembers = True
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return Φ and its weights. Sample counts are a claim and are not used."""
         return infer_from_meetings(evidence, self._iterate)
 

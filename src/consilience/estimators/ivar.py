@@ -20,13 +20,12 @@ their distance from it. With three, maximum likelihood converges slowly (its map
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Known, Latent, uniform
+from consilience.beliefs import NOTHING, Beliefs, Given, Known, Latent, uniform
 from consilience.errors import ConsilienceError
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.evidence import Evidence, Vector, residuals
@@ -56,16 +55,12 @@ class IVAR:
         if self.inference not in ("mle", "vb"):
             raise ConsilienceError(f"inference is 'mle' or 'vb', found {self.inference!r}")
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return noise levels and weights. Sample counts are a claim and are not used."""
         iterate = self._maximum_likelihood if self.inference == "mle" else self._variational
-        return infer_from_meetings(evidence, lambda met: iterate(met, initial_noise(met, start)))
+        return infer_from_meetings(
+            evidence, lambda met: iterate(met, initial_noise(met, given.known))
+        )
 
     def _maximum_likelihood(self, evidence: Evidence, variance: Vector) -> Beliefs:
         floor = self.epsilon * evidence.smallest

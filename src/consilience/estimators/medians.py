@@ -6,12 +6,11 @@ weights α_j / max(ν, ‖x_j − y‖); compare IVAR's, which divides by the sq
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Known
+from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.estimators.average import about_consensus, shares
 from consilience.evidence import Block, Evidence, Vector, residuals
 
@@ -29,15 +28,9 @@ class GeometricMedian:
 
     remembers = False
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return the weights of the median in each block."""
-        found = [self._median(b, shares(b.parties, sample_counts)) for b in evidence.blocks]
+        found = [self._median(b, shares(b.parties, given.sample_counts)) for b in evidence.blocks]
         return about_consensus(
             evidence,
             tuple(weights for weights, _ in found),

@@ -7,12 +7,11 @@ the mean of the m best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Known
+from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import about_consensus
 from consilience.evidence import Block, Evidence, Vector
@@ -31,13 +30,7 @@ class Krum:
 
     remembers = False
 
-    def infer(
-        self,
-        evidence: Evidence,
-        *,
-        sample_counts: Mapping[str, float] | None = None,
-        start: Known | None = None,
-    ) -> Beliefs:
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return equal weights for the selected of each block, zero for the others."""
         return about_consensus(evidence, tuple(self._select(block) for block in evidence.blocks))
 
