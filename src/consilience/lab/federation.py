@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience import Memory, aggregate
+from consilience import Consensus, Memory, aggregate
 from consilience.catalogue import Method
 from consilience.lab.attacks import Knowledge, make
 from consilience.lab.models import Tensor, torch
@@ -34,6 +34,7 @@ class Federation:
     attack: str = "gaussian"
     per_round: int | None = None  # how many take part in a round, drawn at random; None: all
     memory: Memory = field(default_factory=Memory)
+    watch: Callable[[Consensus], None] = lambda consensus: None  # told of every round's consensus
 
     def run(
         self,
@@ -65,6 +66,7 @@ class Federation:
         if bad:
             updates |= zip(bad, self._bad(parameters, round, updates, bad, rng), strict=True)
         consensus = aggregate(updates, self.method, memory=self.memory)
+        self.watch(consensus)
         value = torch.from_numpy(np.asarray(consensus.value))
         return self.optimizer(parameters, value)
 
