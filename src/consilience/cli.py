@@ -28,6 +28,8 @@ def demo(
     from consilience.lab.demo import run
     from consilience.lab.fetch import DataUnavailableError
 
+    if not figure.parent.is_dir() or figure.suffix not in {".png", ".svg", ".pdf"}:
+        raise _fail(f"{figure}: expected a .png, .svg or .pdf file in a folder that exists")
     try:
         run(Console(), seed, figure)
     except DataUnavailableError as error:
@@ -53,7 +55,7 @@ def reproduce(
         from consilience.lab.reproduce import CHOICES
         from consilience.lab.reproduce import reproduce as run
     except ImportError as error:
-        raise _fail(f"{error}\nThe experiments need: pip install 'consilience[lab]'") from None
+        raise _fail(f"{error.msg}. The experiments need: pip install 'consilience[lab]'") from None
     if what not in CHOICES:
         raise _fail(f"no experiment is called {what!r}; choose from {', '.join(CHOICES)}")
     scale = FULL if full else QUICK

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from consilience.cli import app
 from consilience.lab import mnist, reproduce, runner, shakespeare
 from consilience.lab.experiments import METHODS, Scale, mnist_sgd, text_sgd
 from consilience.lab.fetch import File, Mirror
@@ -130,11 +128,3 @@ def test_last_takes_each_seeds_last_round() -> None:
     assert last(records, "value") == [5, 15]
     assert where(records, seed=1, round=3) == [{"seed": 1, "round": 3, "value": 13}]
     assert spread([5.0, 15.0], 1) == "10.0 ± 7.1"
-
-
-def test_the_command_line_names_the_choices() -> None:
-    found = CliRunner().invoke(app, ["reproduce", "fig9"])
-    assert found.exit_code == 2
-    assert "fig1" in found.output
-    assert CliRunner().invoke(app, ["--version"]).output.startswith("consilience ")
-    assert "ivar-vb" in CliRunner().invoke(app, ["methods"]).output
