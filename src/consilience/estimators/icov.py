@@ -76,19 +76,25 @@ class ICOV:
         most = max(0, len(evidence.parties) - (2 if self.inference == "mle" else 1))
         if self.rank != "auto":
             return self._fit(evidence, min(self.rank, most), start)
-        # What earlier rounds needed is needed still: begin there, not at zero.
-        known = None if start is None else start.latent
-        first = 0 if known is None else min(known.factors.shape[1], most)
-        best = self._fit(evidence, first, start)
-        score = _score(best, first)
-        for rank in range(first + 1, most + 1):
+        if self.inference == "mle" or self.posterior == "joint":
+            return self._grow(evidence, most, start)[1]
+        # The factorised free energy grows with every direction that eases the factorisation, so the
+        # joint one, a tighter bound on the same evidence, is the judge of how many there are.
+        judge = replace(self, posterior="joint", tolerance=max(self.tolerance, 1e-4))
+        rank, independent = judge._grow(evidence, most, start)
+        return self._fit(evidence, rank, start) if rank else independent
+
+    def _grow(self, evidence: Evidence, most: int, start: Known | None) -> tuple[int, Beliefs]:
+        """Return the rank with the best score and its fit, adding directions until it falls."""
+        best = self._fit(evidence, 0, start)
+        for rank in range(1, most + 1):
             if self.inference == "vb" and not icov_vb.stands_out(best):
-                break
+                return rank - 1, best
             richer = self._fit(evidence, rank, start)
-            if _score(richer, rank) <= score:
-                break
-            best, score = richer, _score(richer, rank)
-        return best
+            if _score(richer, rank) <= _score(best, rank - 1):
+                return rank - 1, best
+            best = richer
+        return most, best
 
     def _fit(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
         """Fit a rank, or the next lower one that the numbers allow: no party's extremes may end a
