@@ -24,10 +24,11 @@ class ICOV:
     """Inverse covariance weighting.
 
     ``rank`` is D, the number of hidden directions; ``"auto"`` adds one at a time while the evidence
-    for it grows (the free energy of the joint posterior, or for maximum likelihood the BIC). ``noise`` is each party's own
-    (Algorithm 2) or one for all (the paper's text). ``posterior`` is that of variational Bayes:
-    ``"factorized"`` as in the paper, or ``"joint"`` in the truth and the hidden directions, which
-    is exact and calibrated if every update holds the truth, and misled where some do not.
+    for it grows (the free energy of the joint posterior, or for maximum likelihood the BIC).
+    ``noise`` is each party's own (Algorithm 2) or one for all (the paper's text). ``posterior`` is
+    that of variational Bayes: ``"factorized"`` as in the paper, or ``"joint"`` in the truth and the
+    hidden directions, which is exact and calibrated if every update holds the truth, and misled
+    where some do not.
     ``kernel``, ``optimizer``, ``rate`` and ``seed`` are for maximum likelihood. ``epsilon`` is the
     least variance, as a fraction of half the least positive squared distance between two parties.
     """
