@@ -45,7 +45,7 @@ FULL = Scale(
 QUICK = Scale(
     "quick",
     seeds=1,
-    regression_rounds=60,
+    regression_rounds=30,
     mnist_rounds=40,
     shakespeare_rounds=20,
     hidden=32,
