@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -328,7 +327,6 @@ while True:
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_killed_while_saving(tmp_path):
     path = tmp_path / "memory.npz"
     for wait in np.random.default_rng(0).uniform(0, 0.01, 4):

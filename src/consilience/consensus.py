@@ -39,7 +39,11 @@ class Consensus:
     diagnostics: dict[str, Any] = field(repr=False)
 
     def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return an interval for each party's noise (ivar-vb and icov-vb)."""
+        """Return an interval for each party's noise (ivar-vb and icov-vb).
+
+        For ICOV they cover as stated with ``posterior="joint"``; the paper's factorised posterior
+        understates noise that parties share, and so do its intervals.
+        """
         if self.beliefs is None:
             raise ConsilienceError("coordinate-wise rules have no model of noise")
         ends = noise_intervals(self.beliefs, level)

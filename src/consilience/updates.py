@@ -258,8 +258,9 @@ def _unflatten(update: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
         return values[path]
     if isinstance(update, Mapping):
         items = {key: _unflatten(value, values, (*path, key)) for key, value in update.items()}
+        make: Any = type(update)
         try:
-            return type(update)(items)  # type: ignore[call-arg]
+            return make(items)
         except TypeError:  # a mapping that is not made from its items, such as a defaultdict
             return items
     parts = [_unflatten(value, values, (*path, index)) for index, value in enumerate(update)]

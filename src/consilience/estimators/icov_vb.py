@@ -17,14 +17,15 @@ Where this differs from the paper:
 - Eqs. (latent-vb-truth-mean) and (latent-vb-party-mean) depend on each other and are solved
   together, not in turns: lines 2 and 3 of Algorithm 2, with the same fixed point.
 
-Factorised or joint? What the parties share can be the truth or a common bias, so a posteriori y and
-u are strongly correlated. Factorising denies that, and pays for it: on data drawn from the model it
-finds 0.98 for a noise of 1.58, where the joint posterior finds 1.60 and, being exact given V, has
-intervals that cover. But the joint posterior believes the model: where adversaries send vectors
-with nothing of the truth in them, the likeliest story is that *they* are right about a truth near
-the centre and the honest share a bias. The factorised posterior, drawn to directions that cancel in
-the weighted mean, stays with the honest. So the paper's is the default, and the joint one is for
-sources that all mean well.
+Factorised or joint? What the parties share can be the truth or a common bias, so a posteriori y
+and u are strongly correlated. Factorising denies that, and pays for it: on data drawn from the
+model it understates the noise of parties that err the same way, by a fifth and more, and its
+intervals with it, where the joint posterior, exact given V, finds it and covers
+(tests/test_recovery.py). But the joint posterior believes the model: where adversaries send
+vectors with nothing of the truth in them, the likeliest story is that *they* are right about a
+truth near the centre and the honest share a bias. The factorised posterior, drawn to directions
+that cancel in the weighted mean, stays with the honest. So the paper's is the default, and the
+joint one is for sources that all mean well.
 """
 
 from __future__ import annotations
