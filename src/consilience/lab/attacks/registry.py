@@ -1,0 +1,71 @@
+"""What an attack is, what it may know, and the attacks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+# (f, K); a list of f objects where the adversaries send what no array can hold.
+Sent = Array | list[Any]
+Attack = Callable[[Array, int, np.random.Generator], Sent]
+# What an adversary does to its own inputs and targets before it trains on them.
+Poison = Callable[[Array, Array, np.random.Generator], tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What adversaries may know besides the honest updates. None: the protocol does not say.
+
+    train      (poison, f) → (f, K): what f adversaries send when they train as they should, in
+               this very round, but on poisoned data. It gives each adversary's poison the
+               adversary's own random stream, as `Parties` does
+    aggregate  (J, K) → (K,): the aggregator they are up against, all updates in, the honest
+               first, consensus out; asked many times, so it must not learn from being asked
+    classes    the number of classes (for text, the vocabulary); None: the targets are numbers
+    """
+
+    train: Callable[[Poison, int], Array] | None = None
+    aggregate: Callable[[Array], Array] | None = None
+    classes: int | None = None
+
+
+_ATTACKS: dict[str, Callable[..., Attack]] = {}
+
+
+def register(factory: Callable[..., Attack]) -> Callable[..., Attack]:
+    """Make an attack known by the name of the function that makes it."""
+    _ATTACKS[factory.__name__] = factory
+    return factory
+
+
+def attacks() -> list[str]:
+    """The names of the attacks."""
+    return sorted(_ATTACKS)
+
+
+def make(name: str, knowledge: Knowledge | None = None, **settings: Any) -> Attack:
+    """The attack of that name, by adversaries who know this much."""
+    if name not in _ATTACKS:
+        raise ValueError(f"no attack is called {name!r}; there are: {', '.join(attacks())}")
+    made = _ATTACKS[name](knowledge or Knowledge(), **settings)
+
+    def attack(honest: Array, count: int, rng: np.random.Generator) -> Sent:
+        if count == 0:
+            return honest[:0].copy()
+        if len(honest) == 0:  # nobody honest takes part: zero is as good a guess as any
+            honest = np.zeros((1, honest.shape[1]), honest.dtype)
+        return made(honest, count, rng)
+
+    return attack
+
+
+def send(values: Array, honest: Array, count: int) -> Array:
+    """What all adversaries send, (K,), or each of them, (f, K), within the honest dtype's range."""
+    limit = float(np.finfo(honest.dtype).max)
+    rows: Array = np.clip(np.broadcast_to(values, (count, honest.shape[1])), -limit, limit)
+    return rows.astype(honest.dtype, copy=False)
