@@ -61,10 +61,10 @@ def supported_z(honest: int, count: int) -> float:
     """Φ⁻¹((n − s)/n): s honest supporters make the adversaries a majority of the n parties.
 
     s = ⌊n/2⌋ + 1 − f. Adversaries who are the majority by themselves need nobody, which would let
-    z be infinite: they act as if they needed one.
+    z be infinite: they act as if they needed one. z is never negative, for s ≤ n/2.
     """
     n = honest + count
-    needed = min(max(n // 2 + 1 - count, 1), n / 2)
+    needed = max(n // 2 + 1 - count, 1)
     return float(ndtri((n - needed) / n))
 
 
