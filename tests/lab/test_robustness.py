@@ -55,8 +55,8 @@ def test_a_run_from_pictures_to_page(tmp_path: Path) -> None:
 
     # Told of four, the trimmed mean learns among four loud adversaries; the mean does not.
     assert where(rows, method="oracle", heterogeneity="iid")[0]["final"] > 0.9
-    assert below(method="mean", attack="loud", heterogeneity="iid") < -40
-    assert below(method="byzfl-trmean", attack="loud", heterogeneity="iid") > -20
+    assert below(method="mean", attack="loud", heterogeneity="iid") < -10
+    assert below(method="byzfl-trmean", attack="loud", heterogeneity="iid") > -5
     # Without an attack, the mean is the oracle, and trimming costs where parties differ.
     assert below(method="mean", attack="none", heterogeneity="one-class") == 0
     assert below(method="byzfl-trmean", attack="none", heterogeneity="one-class") < -5
@@ -87,9 +87,7 @@ def test_it_goes_on_where_it_was_and_the_page_keeps_what_was_there(tmp_path: Pat
 def test_a_cell_keeps_distance_time_and_whom_it_trusts_least() -> None:
     plan = replace(TINY, methods=("geometric-median",), attacks=("loud",), heterogeneity=("iid",))
     oracle, attacked = (cell.run(lambda *_: None) for cell in cells_of.cells(plan))
-    assert attacked[-1]["least_trusted"] == [f"adversary{k}" for k in range(4)] or set(
-        attacked[-1]["least_trusted"]
-    ) == {f"adversary{k}" for k in range(4)}
+    assert set(attacked[-1]["least_trusted"]) == {f"adversary{k}" for k in range(4)}
     assert attacked[-1]["distance"] > oracle[-1]["distance"] == 0
     assert attacked[-1]["seconds"] > 0
     assert attacked[-1]["best"] >= attacked[-1]["final"]
