@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench robustness clean
 
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
@@ -19,6 +19,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.consensus
+
+# All of it takes hours: choose with consilience bench robustness --help.
+robustness: $(VENV)/.dev
+	$(BIN)/consilience bench robustness --quick
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -41,13 +41,13 @@ def main() -> None:
     model, honest = mlp(), list(shards)[: mnist_sgd.HONEST]
     records = []
     for name, method in METHODS.items():
-        seen: list[cs.Consensus] = []
+        seen: list[cs.Consensus | None] = []
         federation = Federation(
             Parties(model, shards, 0, mnist_sgd.BATCH),
             honest,
             method,
             sgd(mnist_sgd.RATE, mnist_sgd.MOMENTUM),
-            watch=seen.append,
+            watch=lambda round, seen=seen: seen.append(round.consensus),
         )
         end = federation.run(
             ROUNDS, lambda p: {"accuracy": model.accuracy(p, *test)}, lambda *_: None, ROUNDS

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
 import consilience
 
+T = TypeVar("T")
+
 app = typer.Typer(
     help="Infer the truth from sources nobody can vouch for.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+
+
+bench = typer.Typer(help="Measure the methods.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
 
 
 @app.command()
@@ -68,11 +76,76 @@ def reproduce(
     console.print(f"The page: {page}")
 
 
+@bench.command()
+def robustness(
+    protocol: Annotated[
+        str, typer.Option(help="mlp, ours, or byzfl, that of ByzFL's benchmark.")
+    ] = "mlp",
+    methods: Annotated[str, typer.Option(help="Names with commas; byzfl-... for peers.")] = "",
+    attacks: Annotated[str, typer.Option(help="Names with commas; none for no attack.")] = "",
+    heterogeneity: Annotated[
+        str, typer.Option(help="Of iid, dirichlet-ALPHA, one-class, gamma-SHARE, with commas.")
+    ] = "",
+    adversaries: Annotated[
+        str, typer.Option(help="How many beside 10 honest parties; numbers with commas.")
+    ] = "",
+    momentum: Annotated[str, typer.Option(help="Of the workers; numbers with commas.")] = "",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many repetitions.")] = None,
+    out: Annotated[Path, typer.Option(help="Where cells, figures and the page go.")] = Path(
+        "robustness"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few methods, attacks and rounds.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 1,
+) -> None:
+    """Train MNIST under attack, by every method. Finished cells are not run again."""
+    try:
+        from consilience.lab.experiments.robustness import PLANS, QUICK
+        from consilience.lab.fetch import DataUnavailableError
+        from consilience.lab.robustness import bench as run
+    except ImportError as error:
+        raise _fail(
+            f"{error.msg}. This benchmark needs: pip install 'consilience[bench]'"
+        ) from None
+    if protocol not in PLANS:
+        raise _fail(f"no protocol is called {protocol!r}; choose from {', '.join(PLANS)}")
+    try:
+        chosen = {
+            "methods": _split(methods, str),
+            "attacks": _split(attacks, str),
+            "heterogeneity": _split(heterogeneity, str),
+            "adversaries": _split(adversaries, int),
+            "momentum": _split(momentum, float),
+            "rounds": rounds,
+            "seeds": seeds,
+        }
+        given = {key: value for key, value in chosen.items() if value}
+        plan = replace(PLANS[protocol], **{**(QUICK if quick else {}), **given})
+        plan.check()
+    except (ImportError, ValueError) as error:
+        raise _fail(str(error)) from None
+    console = Console()
+    try:
+        page = run(plan, out, console, workers)
+    except DataUnavailableError as error:
+        raise _fail(str(error)) from None
+    except KeyboardInterrupt:
+        console.print("Stopped. Finished cells are kept: the same command goes on from here.")
+        raise typer.Exit(130) from None
+    console.print(f"The page: {page}")
+
+
 @app.command()
 def methods() -> None:
     """List the methods that can be chosen by name."""
     for name in consilience.methods():
         typer.echo(name)
+
+
+def _split(text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
 
 
 def _fail(message: str) -> typer.Exit:

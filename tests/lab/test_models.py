@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from consilience.lab.models import (  # noqa: E402
     char_lstm,
+    cnn_mnist,
     linear_regression,
     logistic_regression,
     mlp,
@@ -41,6 +42,7 @@ def data(name, samples=9, seed=1):
         (linear_regression(100), 100),
         (logistic_regression(), 7850),
         (mlp(), 79510),
+        (cnn_mnist(), 20 * 26 + 50 * 501 + 500 * 801 + 10 * 501),
         # embedding, two layers of four gates with one bias, softmax
         (char_lstm(90), 90 * 8 + 1024 * (8 + 256 + 1) + 1024 * (512 + 1) + 90 * 257),
     ],
@@ -171,3 +173,21 @@ def test_without_torch_the_error_names_the_extra(module):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert "pip install 'consilience[lab]'" in run.stderr
+
+
+def test_the_convolutional_network_is_that_of_torchs_layers():
+    nn = torch.nn
+    layers = nn.Sequential(
+        *(nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)),
+    )
+    model = cnn_mnist()
+    vector = torch.cat([part.detach().flatten() for part in layers.parameters()])
+    inputs = torch.rand(3, 784, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(model.outputs(vector, inputs), layers(inputs), atol=1e-5)
+    # Initial values are as wide as torch's own.
+    own = model.initial(0)
+    for name, tensor in model.tensors(own).items():
+        widest = model.tensors(vector)[name].abs().max()
+        assert tensor.abs().max() == pytest.approx(float(widest), rel=0.3), name

@@ -1,19 +1,15 @@
 """The whole path on a few kilobytes: fetch, train, attack, aggregate, tabulate, plot."""
 
-import hashlib
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from consilience.lab import mnist, reproduce, runner, shakespeare
+from consilience.lab import reproduce, runner, shakespeare
 from consilience.lab.experiments import METHODS, Scale, mnist_sgd, text_sgd
-from consilience.lab.fetch import File, Mirror
 from consilience.lab.tables import last, spread, where
-from mirror import LocalMirror
 
 TINY = Scale(
     "tiny",
@@ -26,27 +22,9 @@ TINY = Scale(
 )
 
 
-def digits(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    labels = np.arange(count) % 10
-    pictures = np.zeros((count, 28, 28), np.uint8)
-    for digit in range(10):  # a bright bar whose place tells the digit
-        pictures[labels == digit, 2 * digit : 2 * digit + 3, 4:24] = 200
-    noise = rng.integers(0, 50, pictures.shape)
-    return (pictures + noise).astype(np.uint8), labels.astype(np.uint8)
-
-
 @pytest.fixture
-def tiny_data(mirror: LocalMirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONSILIENCE_CACHE", str(tmp_path / "cache"))
+def tiny_data(tiny_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    arrays = [*digits(150, rng), *digits(50, rng)]
-    files = []
-    for file, array in zip(mnist.FILES, arrays, strict=True):
-        data = mnist.to_idx(array)
-        mirror.contents[file.name] = data
-        files.append(File(file.name, hashlib.sha256(data).hexdigest()))
-    load = partial(mnist.load, files=files, sources=[Mirror(mirror.url)])
-    monkeypatch.setattr(mnist, "load", load)
     words = ["to be or not to be\n", "that is the question\n", "whether tis nobler\n"]
     roles = {f"Play/ROLE {j:02}": "".join(rng.choice(words, 20 + j)) for j in range(15)}
     monkeypatch.setattr(shakespeare, "load", lambda minimum=0: roles)

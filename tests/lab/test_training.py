@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from consilience.lab.models import (  # noqa: E402
     char_lstm,
+    cnn_mnist,
     linear_regression,
     logistic_regression,
     mlp,
@@ -189,6 +192,17 @@ def test_poison_sees_the_batch_and_leaves_the_shard_alone():
     assert torch.allclose(poisoned.double(), expected, atol=1e-6)
     for name, held in data.items():
         assert torch.equal(held.targets, before[name].targets)
+
+
+def test_convolutions_of_all_parties_in_one_call():
+    model, rng = cnn_mnist(), np.random.default_rng(0)
+    data = [shard(rng.random((2, 784)), rng.integers(10, size=2)) for _ in range(3)]
+    parameters = model.initial(0)
+    together, alone = (
+        gradients(replace(model, vmaps=vmaps), parameters, data) for vmaps in (True, False)
+    )
+    assert together.shape == (3, model.size)
+    assert torch.allclose(together, alone, atol=1e-6)
 
 
 def test_windows_are_all_places_of_the_text():

@@ -2,24 +2,49 @@
 
 Each round the server asks some parties for updates at its parameters, aggregates them by one
 method, with a memory of the parties, and takes a step with the consensus.
+
+The method may be a `Rule`, any function of an array: somebody else's aggregator. A rule screens
+nothing, so it is handed all that was sent, with NaN in place of what has no place in an array.
+Training has broken when the honest parties' gradients, or what the server makes of the updates,
+are not finite, or when the aggregator raises: the parameters are NaN from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from consilience import Consensus, Memory, aggregate
+from consilience import Consensus, Memory, UpdateError, aggregate
 from consilience.catalogue import Method
 from consilience.lab.attacks import Knowledge, make
 from consilience.lab.models import Tensor, torch
 from consilience.lab.runner import Record, Tick
 from consilience.lab.training import Parties
 
+Array = NDArray[Any]
+Rule = Callable[[Array], Array]  # (J, K) -> (K,); may keep a state, may be deep-copied
 Optimizer = Callable[[Tensor, Tensor], Tensor]  # parameters, consensus -> parameters
+
+
+class Round(NamedTuple):
+    """What came of one round's updates."""
+
+    value: Array  # (K,)
+    oracle: Array  # (K,): the mean of the honest updates, which no server knows
+    consensus: Consensus | None  # None: of a rule, which says no more than the value
+    seconds: float  # the aggregation took
+
+    @property
+    def miss(self) -> float:
+        """The distance from the oracle, relative to the oracle's norm."""
+        apart = np.linalg.norm(self.value.astype(np.float64) - self.oracle)
+        return float(apart / np.linalg.norm(self.oracle))
 
 
 @dataclass
@@ -28,13 +53,14 @@ class Federation:
 
     parties: Parties
     honest: Sequence[str]
-    method: str | Method
+    method: str | Method | Rule
     optimizer: Optimizer
     adversaries: Sequence[str] = ()
     attack: str = "gaussian"
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     per_round: int | None = None  # how many take part in a round, drawn at random; None: all
     memory: Memory = field(default_factory=Memory)
-    watch: Callable[[Consensus], None] = lambda consensus: None  # told of every round's consensus
+    watch: Callable[[Round], None] = lambda round: None  # told of every round
 
     def run(
         self,
@@ -47,7 +73,8 @@ class Federation:
         parameters = self.parties.model.initial(self.parties.seed)
         records = [{"round": 0, **evaluate(parameters)}]
         for round in range(rounds):
-            parameters = self.step(parameters, round)
+            if torch.isfinite(parameters).all():  # else nothing is left to train
+                parameters = self.step(parameters, round)
             if (round + 1) % every == 0 or round + 1 == rounds:
                 records.append({"round": round + 1, **evaluate(parameters)})
             tick(round + 1, rounds)
@@ -62,42 +89,84 @@ class Federation:
             asked = set(rng.choice(everyone, self.per_round, replace=False))
         honest = [party for party in self.honest if party in asked]
         bad = [party for party in self.adversaries if party in asked]
-        updates = self._honest(parameters, round, honest)
+        known = self._honest(parameters, round, honest)  # (H, K)
+        if not np.isfinite(known).all():
+            return torch.full_like(parameters, torch.nan)
+        updates = dict(zip(honest, known, strict=True))
         if bad:
-            updates |= zip(bad, self._bad(parameters, round, updates, bad, rng), strict=True)
-        consensus = aggregate(updates, self.method, memory=self.memory)
-        self.watch(consensus)
-        value = torch.from_numpy(np.asarray(consensus.value))
-        return self.optimizer(parameters, value)
+            updates |= zip(bad, self._bad(parameters, round, known, honest, bad, rng), strict=True)
+        started = perf_counter()
+        value, consensus = self._answer(updates, parameters.numel(), self.method, self.memory)
+        if honest:
+            seconds = perf_counter() - started
+            self.watch(Round(value, known.mean(0), consensus, seconds))
+        return self.optimizer(parameters, torch.from_numpy(value))
 
-    def _honest(self, parameters: Tensor, round: int, parties: Sequence[str]) -> dict[str, Any]:
+    def _honest(self, parameters: Tensor, round: int, parties: Sequence[str]) -> Array:
         if not parties:
-            return {}
-        rows = self.parties.gradients(parameters, round, parties).numpy()
-        return dict(zip(parties, rows, strict=True))
+            return np.zeros((0, parameters.numel()), np.float32)
+        rows: Array = self.parties.gradients(parameters, round, parties).numpy()
+        return rows
 
     def _bad(
         self,
         parameters: Tensor,
         round: int,
-        honest: dict[str, Any],
+        known: Array,
+        honest: Sequence[str],
         bad: Sequence[str],
         rng: np.random.Generator,
     ) -> Any:
         def train(poison: Any, count: int) -> Any:
             return self.parties.gradients(parameters, round, bad[:count], poison).numpy()
 
-        attack = make(self.attack, Knowledge(train=train, classes=self.parties.model.classes))
-        known = np.array(list(honest.values())) if honest else np.zeros((0, parameters.numel()))
+        def answer(rows: Array) -> Array:
+            updates = dict(zip([*honest, *bad], rows, strict=True))
+            # Copies, so that asking leaves no trace; a memory replaces what it keeps, so a shallow
+            # copy of it is enough.
+            method = copy.deepcopy(self.method)
+            return self._answer(updates, rows.shape[1], method, copy.copy(self.memory))[0]
+
+        knowledge = Knowledge(train=train, aggregate=answer, classes=self.parties.model.classes)
+        attack = make(self.attack, knowledge, **self.settings)
         return attack(known.astype(np.float32), len(bad), rng)
 
+    def _answer(
+        self, updates: dict[str, Any], size: int, method: str | Method | Rule, memory: Memory
+    ) -> tuple[Array, Consensus | None]:
+        if isinstance(method, str) or not callable(method):
+            try:
+                consensus = aggregate(updates, method, memory=memory)
+            except UpdateError:  # nobody sent anything that can be used
+                return np.full(size, np.nan, np.float32), None
+            return np.asarray(consensus.value), consensus
+        try:
+            value = np.asarray(method(_stacked(updates, size)), np.float32)
+            return value.reshape(size), None
+        except Exception:  # of somebody else's code, which may raise anything
+            return np.full(size, np.nan, np.float32), None
 
-def sgd(rate: float, momentum: float = 0.0) -> Optimizer:
-    """Gradient descent with the server's momentum."""
+
+def _stacked(updates: dict[str, Any], size: int) -> Array:
+    """Return the updates as the rows of a new array (J, K), NaN for those that are not vectors."""
+    rows = np.full((len(updates), size), np.nan, np.float32)
+    for row, update in zip(rows, updates.values(), strict=True):
+        try:
+            sent = np.asarray(update, np.float32)
+        except (TypeError, ValueError):
+            continue
+        if sent.shape == (size,):
+            row[:] = sent
+    return rows
+
+
+def sgd(rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """Gradient descent with the server's momentum and weight decay."""
     velocity: Tensor | None = None
 
     def step(parameters: Tensor, consensus: Tensor) -> Tensor:
         nonlocal velocity
+        consensus = consensus + weight_decay * parameters
         velocity = consensus if velocity is None else momentum * velocity + consensus
         return parameters - rate * velocity
 

@@ -10,9 +10,12 @@ import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from consilience.lab.experiments import METHODS
 from consilience.lab.runner import Record
+
+Array = NDArray[Any]
 
 # Paul Tol's bright scheme, told apart by people who do not see all colours, and a line style each.
 _COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#AA3377")
@@ -49,6 +52,35 @@ def lines(records: Sequence[Record], x: str, value: str, x_words: str, words: st
     _draw(axis, records, x, value)
     axis.set(xlabel=x_words, ylabel=words)
     _legend(figure, axis)
+    return figure
+
+
+def heat_maps(
+    panels: Mapping[str, Array], rows: Sequence[str], columns: Sequence[str], words: str
+) -> Figure:
+    """Return a panel per title, values (rows, columns) of at most 0: the lower, the darker."""
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
+    height, width = 0.8 + 0.24 * len(rows), 1.0 + 0.62 * len(columns)
+    size = (1.2 + width * across, 1.2 + height * down)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+    for axis in grid[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, values) in zip(grid, panels.items(), strict=False):
+        image = axis.imshow(-values, cmap="magma_r", vmin=0, vmax=90, aspect="auto")
+        for place, value in np.ndenumerate(values):
+            if np.isfinite(value):
+                ink = "white" if value < -35 else "black"
+                axis.text(
+                    place[1], place[0], f"{value:.0f}", ha="center", va="center",
+                    fontsize=7, color=ink,
+                )  # fmt: skip
+        axis.set_title(title, fontsize=8)
+        axis.set_xticks(range(len(columns)), columns, rotation=45, ha="right", fontsize=7)
+        axis.set_yticks(range(len(rows)), rows, fontsize=7)
+    bar = figure.colorbar(image, ax=figure.axes, location="bottom", shrink=0.6, aspect=40)
+    bar.set_label(words, fontsize=8)
     return figure
 
 

@@ -165,6 +165,38 @@ def mlp(features: int = 784, hidden: int = 100, classes: int = 10) -> Model:
     return Model("mlp", layout, forward, classes)
 
 
+def cnn_mnist(classes: int = 10) -> Model:
+    """The network ByzFL calls cnn_mnist: two convolutions of 5 × 5, each pooled, two dense layers.
+
+    Inputs are flat pictures (B, 784), as those of the other models.
+    """
+
+    def forward(tensors: Tensors, inputs: Tensor) -> Tensor:
+        maps = inputs.reshape(-1, 1, 28, 28)  # (B, 1, 28, 28)
+        for layer in ("first", "second"):
+            weight, bias = tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]
+            maps = functional.max_pool2d(functional.conv2d(maps, weight, bias).relu(), 2)
+        hidden = functional.linear(
+            maps.flatten(-3), tensors["hidden.weight"], tensors["hidden.bias"]
+        ).relu()
+        return functional.linear(hidden, tensors["output.weight"], tensors["output.bias"])
+
+    layout: dict[str, Entry] = {}
+    shapes = {
+        "first": (20, 1, 5, 5),
+        "second": (50, 20, 5, 5),
+        "hidden": (500, 800),
+        "output": (classes, 500),
+    }
+    for name, shape in shapes.items():
+        spread = math.prod(shape[1:]) ** -0.5
+        layout |= {
+            f"{name}.weight": Entry(shape, spread),
+            f"{name}.bias": Entry((shape[0],), spread),
+        }
+    return Model("cnn mnist", layout, forward, classes)
+
+
 def char_lstm(vocabulary: int, hidden: int = 256, embedding: int = 8, layers: int = 2) -> Model:
     """The next-character model of McMahan et al.: an embedding, stacked LSTM layers, a softmax.
 

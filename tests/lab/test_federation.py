@@ -1,0 +1,146 @@
+"""A federation with rules for methods, attacks that ask, and adversaries that send rubbish."""
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from consilience.lab import attacks
+from consilience.lab.attacks import Knowledge
+from consilience.lab.federation import Federation, Round, sgd
+from consilience.lab.models import linear_regression, torch
+from consilience.lab.training import Parties, shard
+
+HONEST = [f"h{j}" for j in range(5)]
+BAD = ["b0", "b1"]
+SIZE = 4
+
+
+def parties(momentum: float = 0.0) -> Parties:
+    rng = np.random.default_rng(0)
+    data = {}
+    for name in [*HONEST, *BAD]:
+        inputs = rng.standard_normal((30, SIZE))
+        data[name] = shard(inputs, inputs @ np.arange(1, SIZE + 1) + rng.standard_normal(30))
+    return Parties(linear_regression(SIZE), data, seed=0, batch=10, momentum=momentum)
+
+
+def trained(method, attack="gaussian", rounds=4, **more) -> list[Round]:
+    seen: list[Round] = []
+    federation = Federation(
+        parties(), HONEST, method, sgd(0.1), BAD, attack, watch=seen.append, **more
+    )
+    federation.run(rounds, lambda p: {"norm": float(p.norm())}, lambda *_: None)
+    return seen
+
+
+class Remembers:
+    """A rule with a state: the mean of all it was ever given."""
+
+    def __init__(self) -> None:
+        self.total, self.calls = np.zeros(SIZE, np.float32), 0
+
+    def __call__(self, updates):
+        self.total = self.total + updates.mean(0)
+        self.calls += 1
+        return self.total / self.calls
+
+
+@pytest.fixture
+def asking(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Register an attack that asks the aggregator twice what it will say, and then sends that."""
+    foretold: list[np.ndarray] = []
+
+    def asks(knowledge: Knowledge, scale: float = 1.0):
+        def attack(honest, count, rng):
+            bad = -scale * np.repeat(honest.mean(0, keepdims=True), count, 0)
+            knowledge.aggregate(np.vstack([honest, 7 * bad]))
+            foretold.append(knowledge.aggregate(np.vstack([honest, bad])))
+            return bad
+
+        return attack
+
+    monkeypatch.setitem(attacks._ATTACKS, "asks", asks)
+    return foretold
+
+
+@pytest.mark.parametrize("method", ["mean", "ivar-vb", "icov-vb", "trimmed-mean", Remembers()])
+def test_an_attack_is_told_what_the_server_will_say_and_leaves_no_trace(method, asking) -> None:
+    seen = trained(method, "asks", settings={"scale": 0.5})
+    assert len(seen) == len(asking) == 4
+    for round, foretold in zip(seen, asking, strict=True):
+        assert np.array_equal(round.value, foretold)
+    if isinstance(method, Remembers):
+        assert method.calls == 4
+
+
+def test_a_memory_is_not_changed_by_questions(asking) -> None:
+    memory = cs.Memory()
+    trained("ivar-vb", "asks", memory=memory)
+    assert memory.rounds == 4
+
+
+def test_settings_reach_the_attack(asking) -> None:
+    mean = trained("mean", "asks", rounds=1, settings={"scale": 2.5})[0]
+    assert np.allclose(mean.value, 0, atol=1e-6)  # 5 honest cancel 2 adversaries at 2.5 times
+    assert mean.miss == pytest.approx(1, abs=1e-5)
+
+
+def test_a_rule_takes_the_place_of_a_method() -> None:
+    ours, rule = trained("mean"), trained(lambda updates: updates.mean(0))
+    for one, other in zip(ours, rule, strict=True):
+        assert np.allclose(one.value, other.value, atol=1e-5)
+        assert other.consensus is None
+        assert one.consensus is not None
+        assert set(one.consensus.weights) == {*HONEST, *BAD}
+    honest_only = trained(lambda updates: updates[: len(HONEST)].mean(0))
+    assert [round.miss for round in honest_only] == pytest.approx([0] * 4, abs=1e-6)
+    twice = trained(lambda updates: 2 * updates[: len(HONEST)].mean(0), rounds=1)
+    assert twice[0].miss == pytest.approx(1)
+
+
+@pytest.fixture
+def _rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rubbish(knowledge: Knowledge):
+        return lambda honest, count, rng: [None, honest[0][:2]]
+
+    monkeypatch.setitem(attacks._ATTACKS, "rubbish", rubbish)
+
+
+@pytest.mark.usefixtures("_rubbish")
+def test_malformed_updates_are_rejected_by_methods_and_nan_to_rules() -> None:
+    ours = trained("mean", "rubbish")
+    assert set(ours[-1].consensus.rejected) == set(BAD)
+    assert max(round.miss for round in ours) < 1e-6
+    given = []
+    trained(lambda updates: given.append(updates) or updates[0], "rubbish", rounds=1)
+    assert given[0].shape == (7, SIZE)
+    assert np.isnan(given[0]).all(1).tolist() == [False] * 5 + [True] * 2
+
+
+def raises(updates):
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "rule", [lambda updates: updates.mean(0) * np.inf, raises, lambda u: None, lambda u: u[0][:2]]
+)
+def test_a_rule_that_fails_breaks_the_training_and_is_not_asked_again(rule) -> None:
+    seen: list[Round] = []
+    federation = Federation(parties(), HONEST, rule, sgd(0.1), BAD, watch=seen.append)
+
+    def evaluate(parameters):
+        return {"finite": bool(torch.isfinite(parameters).all())}
+
+    records = federation.run(3, evaluate, lambda *_: None)
+    assert [record["finite"] for record in records] == [True, False, False, False]
+    assert len(seen) == 1
+
+
+def test_an_unknown_method_is_no_failure_of_the_method() -> None:
+    with pytest.raises(cs.ConsilienceError, match="unknown method"):
+        trained("no such method")
+
+
+def test_weight_decay_pulls_towards_zero() -> None:
+    parameters, update = torch.tensor([2.0, -4.0]), torch.tensor([1.0, 1.0])
+    assert sgd(0.1, weight_decay=0.5)(parameters, update).tolist() == pytest.approx([1.8, -3.9])
