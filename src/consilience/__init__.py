@@ -21,6 +21,7 @@ from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
 from consilience.estimators.ivar import IVAR
 from consilience.estimators.medians import GeometricMedian
+from consilience.estimators.pairwise import Pairwise
 from consilience.estimators.selection import Krum
 from consilience.evidence import Evidence
 from consilience.memory import Memory
@@ -42,6 +43,7 @@ __all__ = [
     "Mean",
     "Memory",
     "MemoryFileError",
+    "Pairwise",
     "TrimmedMean",
     "UpdateError",
     "aggregate",

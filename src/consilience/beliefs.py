@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from consilience.evidence import Evidence, Matrix, Vector
+from consilience.evidence import Block, Evidence, Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +64,8 @@ class Beliefs:
     iterations: int = 0
     converged: bool = True
     objective: tuple[float, ...] = field(default=(), repr=False)
+    groups: tuple[tuple[str, ...], ...] = ()  # parties that move together, where the method tells
+    reasons: Mapping[str, str] = field(default_factory=dict)  # of parties that stand out
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -82,6 +84,7 @@ class Given:
 
     sample_counts: Mapping[str, float] | None = None
     known: Known | None = None
+    now: Block | None = None  # this round's evidence alone, where the rest is remembered
 
 
 NOTHING = Given()

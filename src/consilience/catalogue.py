@@ -12,11 +12,12 @@ from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
 from consilience.estimators.ivar import IVAR
 from consilience.estimators.medians import GeometricMedian
+from consilience.estimators.pairwise import Pairwise
 from consilience.estimators.selection import Krum
 
 Method = Estimator | TrimmedMean
 
-DEFAULT = "ivar-vb"
+DEFAULT = "pairwise"
 
 _METHODS: dict[str, Callable[[], Method]] = {
     "mean": Mean,
@@ -31,6 +32,7 @@ _METHODS: dict[str, Callable[[], Method]] = {
     "icov-mle": lambda: ICOV("mle", rank=2, noise="shared"),
     "icov-vb": ICOV,
     "icov-full": FullCovariance,
+    "pairwise": Pairwise,
 }
 
 

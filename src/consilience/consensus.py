@@ -38,6 +38,18 @@ class Consensus:
     beliefs: Beliefs | None = field(repr=False)  # None for coordinate-wise rules
     diagnostics: dict[str, Any] = field(repr=False)
 
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each party that stands out is heard less or not at all, where the method tells."""
+        found = {} if self.beliefs is None else self.beliefs.reasons
+        here = {party: found[party] for party in self.parties if party in found}
+        return {**here, **self.rejected}
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of parties that move together, where the method tells (pairwise)."""
+        return () if self.beliefs is None else self.beliefs.groups
+
     def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return an interval for each party's noise (ivar-vb and icov-vb).
 
@@ -101,7 +113,7 @@ def _evidence_based(
     evidence = now if memory is None else memory.recall(now)
     beliefs = estimator.infer(
         evidence if estimator.remembers else now,
-        Given(sample_counts, None if memory is None else memory.known),
+        Given(sample_counts, None if memory is None else memory.known, now.blocks[0]),
     )
     weights = _weights(updates, beliefs)
     inferred = perf_counter()

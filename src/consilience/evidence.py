@@ -179,6 +179,21 @@ def pooled_products(evidence: Evidence, weights: Iterable[Vector]) -> Matrix:
     return products
 
 
+def pooled_distances(evidence: Evidence) -> tuple[Matrix, Matrix]:
+    """Return the mean distance of each two parties over the rounds they met in, and the number of
+    coordinates behind it: both (J, J), zero for pairs that never met and on the diagonal."""
+    size = len(evidence.parties)
+    total, count = np.zeros((size, size)), np.zeros((size, size))
+    for block, members in zip(evidence.blocks, evidence.members, strict=True):
+        at = np.ix_(members, members)
+        total[at] += block.count * block.distances[:-1, :-1]
+        count[at] += block.count
+    np.fill_diagonal(count, 0.0)
+    distances: Matrix = total / np.maximum(count, 1e-300)
+    np.fill_diagonal(distances, 0.0)
+    return distances, count
+
+
 def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence]:
     """Return the evidence of a round, and the updates less those found unusable on the way."""
     spans = [(0, updates.size)] if exact else sampled_spans(updates)

@@ -1,0 +1,193 @@
+"""Pairwise consensus: what distances alone can tell, told nothing about who is honest.
+
+Party j sends x_j = y + e_j. Only differences between parties are observable, so all the evidence
+about the errors is D_jl = ‖x_j − x_l‖²/K = Φ_jj + Φ_ll − 2Φ_jl. It stays the same under
+Φ → Φ + a1ᵀ + 1aᵀ, while the weights do not: some assumption has to choose a. Here: **most pairs are
+independent**. Noise levels s_j are sought with s_j + s_l ≈ D_jl for as many pairs as possible;
+what is left, κ_jl = 1 − D_jl/(s_j + s_l), is correlation, found without an estimate of y.
+
+The weight of a party is its vote times its trust.
+
+- *One voice, one vote, and less for copies.* Parties that err together count as one, and a voice
+  that many repeat is suspect: v_j = (1 + Σ_l κ_jl^ρ)⁻², so a clique of g copies has 1/g of a vote.
+- *Bounded trust.* A party's level is compared with the typical one, t. Better than t counts as t;
+  up to min(2, ρ) times the typical length it is heard in full, beyond that no louder, and beyond
+  ρ times less and less: its precision counts.
+- *Slack.* ρ, from 1 to 3, is how far levels can be believed. If the distances fit sums of levels as
+  well as chance allows, the errors are independent noise, ρ = 1, and trust is inverse variance. If
+  they do not, parties differ by more than noise, as they do when their data differ, and a large
+  s_j may be the only party that knows something.
+
+docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.beliefs import NOTHING, Beliefs, Given
+from consilience.errors import ConsilienceError
+from consilience.estimators.degenerate import infer_from_meetings
+from consilience.estimators.reasons import explain, groups_of
+from consilience.evidence import Block, Evidence, Matrix, Vector, pooled_distances, residuals
+
+Pairs = npt.NDArray[np.bool_]
+
+# The more a party's errors exceed the others', the less it has to say about what is typical: levels
+# count s^-1/5 in their median. Ten quiet parties so outvote twenty that are 32 times as noisy, and
+# seven that whisper do not outvote ten honest ones unless they are six times as quiet.
+_HEED = 0.2
+_LOUDEST = 2.0  # typical lengths: how far a party is heard in full, slack permitting
+_MOST_SLACK = 3.0
+# A misfit this small, relative to the distance, is none.
+_EXACT = 1e-2
+_PULL = 1e-6  # towards half the typical distance, for parties the pairs leave undetermined
+_UPPER_QUARTILE = 1.15  # of |N(0, 1)|
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """Independent voices, heard once each. ``slack`` is ρ; None finds it from the evidence."""
+
+    slack: float | None = None
+    max_iterations: int = 100
+
+    remembers = True
+
+    def __post_init__(self) -> None:
+        if self.slack is not None and not 1 <= self.slack <= _MOST_SLACK:
+            raise ConsilienceError(f"slack lies between 1 and {_MOST_SLACK:g}, found {self.slack}")
+
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
+        """Return levels, correlations and weights, with a reason for each party that stands out."""
+        return infer_from_meetings(evidence, lambda met: self._infer(met, given))
+
+    def _infer(self, evidence: Evidence, given: Given) -> Beliefs:
+        distances, counts = pooled_distances(evidence)
+        met = counts > 0
+        levels, iterations = fit_levels(distances, met, evidence.smallest, self.max_iterations)
+        slack = self.slack or slack_of(distances, levels, counts)
+        typical, shared = common_level(distances, met, levels, slack)
+        weights, lengths = [], np.ones(len(levels))
+        for block, members in zip(evidence.blocks, evidence.members, strict=True):
+            w = votes(shared[np.ix_(members, members)]) * trust(levels[members] / typical, slack)
+            now = given.now
+            if now is not None and now.parties == block.parties:
+                w, lengths[members] = bounded(w, now)
+            weights.append(w / w.sum())
+        covariance = np.where(met, 0.5 * (levels[:, None] + levels - distances), 0.0)
+        np.fill_diagonal(covariance, levels)
+        groups = groups_of(evidence.parties, shared)
+        return Beliefs(
+            evidence,
+            tuple(weights),
+            np.sqrt(levels),
+            covariance,
+            iterations=iterations,
+            converged=iterations < self.max_iterations,
+            groups=groups,
+            reasons=explain(evidence.parties, groups, np.sqrt(levels / typical), lengths),
+        )
+
+
+def fit_levels(
+    distances: Matrix, met: Pairs, smallest: float, max_iterations: int = 100
+) -> tuple[Vector, int]:
+    """Return levels with s_j + s_l = D_jl for as many pairs as possible, and the iterations taken.
+
+    Minimises Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met, by reweighted least squares: a
+    root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to
+    the *predicted* distance, so that a pair closer than expected costs at most one.
+    """
+    half = 0.5 * np.nanmedian(np.where(met, distances, np.nan), axis=1)
+    least = max(2e-4 * float(np.median(half)), 1e-2 * smallest)
+    levels = np.maximum(half, least)
+    iterations = 0
+    while iterations < max_iterations:
+        iterations += 1
+        predicted = levels[:, None] + levels
+        misfit = np.maximum(np.abs(1 - distances / predicted), _EXACT)
+        W = np.where(met, misfit**-1.5 / predicted**2, 0.0)
+        total = W.sum(axis=1)
+        A = W + np.diag((1 + _PULL) * total)
+        right = (W * distances).sum(axis=1) + _PULL * total * half
+        before, levels = levels, np.maximum(np.linalg.solve(A, right), least)
+        if np.max(np.abs(levels - before) / (levels + before)) < 1e-5:
+            break
+    return levels, iterations
+
+
+def slack_of(distances: Matrix, levels: Vector, counts: Matrix) -> float:
+    """Return ρ: the root of how many times worse than by chance three quarters of the pairs fit.
+
+    Of independent noise in n coordinates, D_jl/(s_j + s_l) has the standard deviation √(2/n). The
+    upper quartile rather than the median: adversaries can make their own pairs fit to make the
+    honest look as if they did, and erring on the side of slack costs efficiency alone.
+    """
+    a, b = np.nonzero(np.triu(counts, 1))
+    misfit = np.abs(1 - distances[a, b] / (levels[a] + levels[b])) * np.sqrt(counts[a, b] / 2)
+    if misfit.size == 0:
+        return 1.0
+    worse = float(np.quantile(misfit, 0.75)) / _UPPER_QUARTILE
+    return float(np.clip(np.sqrt(worse), 1.0, _MOST_SLACK))
+
+
+def common_level(
+    distances: Matrix, met: Pairs, levels: Vector, slack: float
+) -> tuple[float, Matrix]:
+    """Return the typical level t, and how much of a voice each two parties share: κ^ρ, (J, J).
+
+    With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
+    """
+    heed = (levels / levels.max()) ** -_HEED
+    typical, shared = _middle(levels, heed), np.zeros_like(distances)
+    for _ in range(3):  # who is typical depends on who counts, and a little the other way round
+        expected = np.maximum(levels[:, None] + levels, 1.5 * (1 - slack**-2) * typical)
+        shared = np.where(met, np.clip(1 - distances / expected, 0, 1) ** slack, 0.0)
+        typical = _middle(levels, votes(shared) * heed)
+    return typical, shared
+
+
+def votes(shared: Matrix) -> Vector:
+    """Return each party's vote: (1 + Σ_l κ_jl^ρ)⁻²."""
+    size: Vector = 1 + shared.sum(axis=1)
+    return size**-2.0
+
+
+def trust(relative: Vector, slack: float) -> Vector:
+    """Return how much of its vote a party keeps, given its level relative to the typical one."""
+    length = np.sqrt(np.maximum(relative, 1e-300))
+    full = min(_LOUDEST, slack)
+    kept: Vector = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
+    return kept
+
+
+def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
+    """Bound what each party's pull comes to in this very round; return also the lengths.
+
+    Levels remember; a party may have been quiet until now. No residual from the consensus counts
+    for more than three times the typical one.
+    """
+    distances = now.distances[:-1, :-1]
+    kept, lengths = np.ones_like(weights), np.ones_like(weights)
+    for _ in range(20):
+        w = weights * kept
+        w /= w.sum()
+        lengths = np.sqrt(np.maximum(residuals(distances, w), 0.0))
+        typical = _middle(np.maximum(lengths, 1e-6 * lengths.max() + 1e-300), w)
+        lengths /= typical
+        before, kept = kept, np.minimum(1.0, _MOST_SLACK / np.maximum(lengths, 1.0))
+        if np.abs(kept - before).max() < 1e-6:
+            break
+    return weights * kept, lengths
+
+
+def _middle(values: Vector, weights: Vector) -> float:
+    """Return the weighted median of positive values, interpolated between neighbours."""
+    order = np.argsort(values, kind="stable")
+    w = weights[order]
+    place = np.cumsum(w) - 0.5 * w
+    return float(np.exp(np.interp(0.5 * w.sum(), place, np.log(values[order]))))
