@@ -488,3 +488,63 @@ def noise_log_variances(blocks, V, own, prior, shared=False):
     covariance = np.linalg.pinv(information, rcond=1e-8, hermitian=True)
     jacobian = np.array([(log_noise(theta + h) - log_noise(theta - h)) / 2e-5 for h in steps]).T
     return np.diag(jacobian @ covariance @ jacobian.T)
+
+
+def pairwise(rounds):
+    """Levels, votes and weights of the last round as docs/pairwise.md has them, pair by pair."""
+    names = everybody(rounds)
+    seen = {(a, b): 0 for a in names for b in names}
+    apart = dict.fromkeys(seen, 0.0)
+    for updates in rounds:
+        for a in updates:
+            for b in updates:
+                if a != b:
+                    apart[a, b] += sum((updates[a] - updates[b]) ** 2)
+                    seen[a, b] += size_of(updates)
+    D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
+    half = {a: float(np.median([D[a, b] for b in names if (a, b) in D])) / 2 for a in names}
+    s = dict(half)
+    for _ in range(300):
+        A, right = np.zeros((len(names), len(names))), np.zeros(len(names))
+        for i, a in enumerate(names):
+            for j, b in enumerate(names):
+                if (a, b) in D:
+                    expected = s[a] + s[b]
+                    w = max(abs(1 - D[a, b] / expected), 0.01) ** -1.5 / expected**2
+                    A[i, i] += w * (1 + 1e-6)
+                    A[i, j] += w
+                    right[i] += w * (D[a, b] + 1e-6 * half[a])
+        least = 2e-4 * np.median(list(half.values()))
+        solved = np.linalg.solve(A, right)
+        s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
+    pairs = [(a, b) for a, b in D if a < b]
+    misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
+    slack = min(max((np.quantile(misfits, 0.75) / 1.15) ** 0.5, 1), 3)
+    heed = {a: (s[a] / max(s.values())) ** -0.2 for a in names}
+    t = middle([s[a] for a in names], [heed[a] for a in names])
+    for _ in range(3):
+        shared = {}
+        for a, b in D:
+            expected = max(s[a] + s[b], 1.5 * (1 - slack**-2) * t)
+            shared[a, b] = min(max(1 - D[a, b] / expected, 0), 1) ** slack
+        vote = {a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -2 for a in names}
+        t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])
+    now = list(rounds[-1])
+    full = min(2, slack)
+    weights = {}
+    for a in now:
+        length = (s[a] / t) ** 0.5
+        kept = min(1, full / length, full * slack / length**2)
+        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -2 * kept
+    total = sum(weights.values())
+    return s, slack, {a: w / total for a, w in weights.items()}
+
+
+def middle(values, weights):
+    """The weighted median of positive values, interpolated in their logarithms."""
+    pairs = sorted(zip(values, weights, strict=True))
+    places, passed = [], 0.0
+    for _, w in pairs:
+        places.append(passed + w / 2)
+        passed += w
+    return np.exp(np.interp(passed / 2, places, [np.log(value) for value, _ in pairs]))

@@ -18,7 +18,7 @@ import consilience as cs
 from consilience.beliefs import NOTHING, Given, Known, Latent
 from consilience.evidence import Evidence
 
-REMEMBERING = ["ivar-mle", "ivar-vb", "icov-mle", "icov-vb", "icov-full"]
+REMEMBERING = ["ivar-mle", "ivar-vb", "icov-mle", "icov-vb", "icov-full", "pairwise"]
 
 
 def send(seed, parties="abcd", size=120):

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 import consilience as cs
 from consilience import combine, evidence
 
-SMOOTH = ["mean", "geometric-median", "ivar-mle", "ivar-vb", "icov-mle", "icov-full", "icov-vb"]
+SMOOTH = [
+    *("mean", "geometric-median", "ivar-mle", "ivar-vb", "icov-mle", "icov-full", "icov-vb"),
+    "pairwise",
+]
 LINEAR = [*SMOOTH, "krum", "multi-krum"]
 few = settings(
     max_examples=12,

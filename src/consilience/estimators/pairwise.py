@@ -78,14 +78,12 @@ class Pairwise:
             if now is not None and now.parties == block.parties:
                 w, lengths[members] = bounded(w, now)
             weights.append(w / w.sum())
-        covariance = np.where(met, 0.5 * (levels[:, None] + levels - distances), 0.0)
-        np.fill_diagonal(covariance, levels)
         groups = groups_of(evidence.parties, shared)
         return Beliefs(
             evidence,
             tuple(weights),
             np.sqrt(levels),
-            covariance,
+            covariance_of(distances, met, levels),
             iterations=iterations,
             converged=iterations < self.max_iterations,
             groups=groups,
@@ -183,6 +181,15 @@ def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
         if np.abs(kept - before).max() < 1e-6:
             break
     return weights * kept, lengths
+
+
+def covariance_of(distances: Matrix, met: Pairs, levels: Vector) -> Matrix:
+    """Return the covariance nearest to Φ_jl = (s_j + s_l − D_jl)/2, which need not be one."""
+    products = np.where(met, 0.5 * (levels[:, None] + levels - distances), 0.0)
+    np.fill_diagonal(products, levels)
+    values, vectors = np.linalg.eigh(products)
+    nearest: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return nearest
 
 
 def _middle(values: Vector, weights: Vector) -> float:
