@@ -23,8 +23,8 @@ from consilience.lab import mnist
 from consilience.lab.partitions import iid
 
 MEDIANS = ("geometric-median", "coordinate-median")
-METHODS = ("mean", *MEDIANS, "krum", "ivar-mle", "ivar-vb", "icov-vb")
-TRUST = {"mean": "#BBBBBB", "coordinate-median": "#CCBB44", "ivar-vb": "#4477AA"}
+METHODS = ("mean", *MEDIANS, "krum", "ivar-mle", "ivar-vb", "icov-vb", "pairwise")
+TRUST = {"mean": "#BBBBBB", "coordinate-median": "#CCBB44", "pairwise": "#4477AA"}
 HONEST = LIARS = 5
 DECAY = 1e-3
 
@@ -98,11 +98,11 @@ def _methods(accuracy: Mapping[str, float], best: float) -> Table:
 
 
 def _trust(found: Mapping[str, Consensus], alone: Mapping[str, float]) -> Table:
-    title = "Who was believed: weights by method, noise as inferred by ivar-vb"
+    title = "Who was believed: weights by method, noise as inferred by pairwise"
     table = Table("party", *TRUST, "noise", "own accuracy", title=title)
     for party, own in alone.items():
         weights = (f"{found[name].weights[party]:.3f}" for name in TRUST)
-        noise = f"{found['ivar-vb'].noise[party]:.3f}"
+        noise = f"{found['pairwise'].noise[party]:.3f}"
         style = "red" if party.startswith("liar") else ""
         table.add_row(party, *weights, noise, f"{own:.3f}", style=style)
     return table
