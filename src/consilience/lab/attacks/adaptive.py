@@ -5,9 +5,9 @@ the honest mean μ, r that deviation per coordinate, ε_j noise of the adversary
 displacement, hidden in as much independent noise as it takes to look like separate parties. They
 may also split into groups, which share part of a direction, or push opposite ways.
 
-The search keeps what moves the consensus furthest from μ: two tries in every direction, then one
-choice at a time about the best so far, in forty calls of the aggregator at most. All noise is
-drawn beforehand, so that tries differ in what is tried alone.
+The search keeps what moves the consensus furthest from μ: several tries that work in different
+ways, then one choice at a time about the best so far, in forty calls of the aggregator at most.
+All noise is drawn beforehand, so that tries differ in what is tried alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,22 @@ from consilience.lab.attacks.crafted import moments
 from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
 
 CALLS = 40
-NOISES = (0.0, 0.3, 0.5, 0.7, 1.0)
-SIZES = (0.2, 0.3, 0.7, 1.0, 1.4, 2.0, 10.0, 100.0)
+NOISES = (0.0, 0.3, 0.5, 0.7, 1.0, 2.0)
+SIZES = (0.2, 0.3, 0.55, 0.75, 1.4, 2.0, 5.0, 10.0, 100.0)
 # How many groups, each (d + own)/√2 of its own; −2: one in three adversaries pushes along −d.
 SPLITS = (1, 2, 3, -2)
-_TRIES = ((0.4, 0.7), (1.5, 0.0))  # z and n
+# z, n and groups. Quietly aside, each alone; as far as the honest are from each other; and groups
+# far off, whose distances from one another fit those of separate, noisy parties.
+_TRIES = (
+    (1.0, 0.5, 1),
+    (1.5, 0.0, 1),
+    (1.7, 2.0, 1),
+    (3.0, 1.0, 2),
+    (3.0, 1.0, 3),
+    (4.0, 0.5, 3),
+    (30.0, 1.0, 2),
+    (30.0, 1.0, 3),
+)
 
 
 @dataclass(frozen=True)
@@ -61,14 +72,14 @@ def adaptive(knowledge: Knowledge, calls: int = CALLS) -> Attack:
             return max(found, key=lambda plan: found[plan])
 
         directions = range(len(scene.directions))
-        top = best(Plan(d, z, noise) for z, noise in _TRIES for d in directions)
+        best(Plan(d, 0.4, 1.0) for d in directions)
+        top = best(Plan(1, *values) for values in _TRIES)
         top = best(replace(top, z=z) for z in SIZES)
         top = best(replace(top, noise=noise) for noise in NOISES)
         top = best(replace(top, groups=groups) for groups in SPLITS)
+        top = best(replace(top, direction=d) for d in directions)
         for step in (1.3, 1.15):
             top = best(replace(top, z=top.z * factor) for factor in (1 / step, step))
-        top = best(replace(top, direction=d) for d in directions)
-        top = best(replace(top, noise=noise) for noise in NOISES)
         return scene.sent(top)
 
     return attack
