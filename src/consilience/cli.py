@@ -137,6 +137,27 @@ def robustness(
     console.print(f"The page: {page}")
 
 
+@bench.command()
+def breakdown(
+    out: Annotated[Path, typer.Option(help="Where cells, figure and page go.")] = Path("breakdown"),
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions: 3, or 1 if quick.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few methods and numbers of adversaries.")
+    ] = False,
+) -> None:
+    """Count how many adversaries each method survives, on made-up updates, under every attack."""
+    try:
+        from consilience.lab.breakdown import QUICK, Plan
+        from consilience.lab.breakdown import bench as run
+    except ImportError as error:
+        raise _fail(
+            f"{error.msg}. This benchmark needs: pip install 'consilience[bench]'"
+        ) from None
+    plan = QUICK if quick else Plan()
+    page = run(replace(plan, seeds=seeds or plan.seeds), out, console := Console())
+    console.print(f"The page: {page}")
+
+
 @app.command()
 def methods() -> None:
     """List the methods that can be chosen by name."""

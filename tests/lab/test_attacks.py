@@ -186,7 +186,7 @@ def test_random_local_with_real_training():
 
 def test_the_suite_is_complete_and_its_sets_are_of_it():
     assert {name for name, _ in SUITE.values()} == set(attacks())
-    assert len({(name, str(settings)) for name, settings in SUITE.values()}) == len(SUITE) == 33
+    assert len({(name, str(settings)) for name, settings in SUITE.values()}) == len(SUITE) == 34
     assert set(SUITE) > NEEDS_TRAINING | NEEDS_AGGREGATOR | MALFORMED
     knowledge = everything()
     for label, (name, settings) in SUITE.items():

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consilience.lab.attacks import blind, crafted, optimised, poisoned
+from consilience.lab.attacks import adaptive, blind, crafted, optimised, poisoned
 from consilience.lab.attacks.registry import (
     Attack,
     Knowledge,
@@ -41,6 +41,7 @@ __all__ = [
     "Knowledge",
     "Poison",
     "Sent",
+    "adaptive",
     "attacks",
     "blind",
     "crafted",
@@ -72,6 +73,7 @@ SUITE: dict[str, tuple[str, dict[str, Any]]] = {
     "alie-noisy-1": ("alie", {"z": 1.0, "noise": 0.5}),
     "alie-noisy-1.5": ("alie", {"z": 1.5, "noise": 0.5}),
     "alie-optimised": ("optimised_alie", {}),
+    "adaptive": ("adaptive", {}),
     "mimic": ("mimic", {}),
     "sybil": ("sybil", {}),
     "sybil-noisy": ("sybil", {"noise": 0.1}),
@@ -89,5 +91,5 @@ SUITE: dict[str, tuple[str, dict[str, Any]]] = {
 # Labels of the suite: those that need Knowledge of `train` or of `aggregate`, and those whose
 # updates no aggregator can use and must reject.
 NEEDS_TRAINING = frozenset({"random-local", "label-flip"})
-NEEDS_AGGREGATOR = frozenset({"ipm-optimised", "alie-optimised"})
+NEEDS_AGGREGATOR = frozenset({"ipm-optimised", "alie-optimised", "adaptive"})
 MALFORMED = frozenset({"inf", "nan", "wrong-shape", "missing-tensor"})

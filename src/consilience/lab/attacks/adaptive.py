@@ -1,0 +1,119 @@
+"""Adversaries who know the rule and search for what it overlooks.
+
+Each sends μ + z·d + n·r·ε_j. d is a direction as long as an honest party's typical deviation from
+the honest mean μ, r that deviation per coordinate, ε_j noise of the adversary's own: a shared
+displacement, hidden in as much independent noise as it takes to look like separate parties. They
+may also split into groups, which share part of a direction, or push opposite ways.
+
+The search keeps what moves the consensus furthest from μ: several tries that work in different
+ways, then one choice at a time about the best so far, in forty calls of the aggregator at most.
+All noise is drawn beforehand, so that tries differ in what is tried alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from consilience.lab.attacks.crafted import moments
+from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
+
+CALLS = 40
+NOISES = (0.0, 0.3, 0.5, 0.7, 1.0, 2.0)
+SIZES = (0.2, 0.3, 0.55, 0.75, 1.4, 2.0, 5.0, 10.0, 100.0)
+# How many groups, each (d + own)/√2 of its own; −2: one in three adversaries pushes along −d.
+SPLITS = (1, 2, 3, -2)
+# z, n and groups. Quietly aside, each alone; as far as the honest are from each other; and groups
+# far off, whose distances from one another fit those of separate, noisy parties.
+_TRIES = (
+    (1.0, 0.5, 1),
+    (1.5, 0.0, 1),
+    (1.7, 2.0, 1),
+    (3.0, 1.0, 2),
+    (3.0, 1.0, 3),
+    (4.0, 0.5, 3),
+    (30.0, 1.0, 2),
+    (30.0, 1.0, 3),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the adversaries agree on."""
+
+    direction: int
+    z: float
+    noise: float
+    groups: int = 1
+
+
+@register
+def adaptive(knowledge: Knowledge, calls: int = CALLS) -> Attack:
+    """The worst found of displacement, direction, noise and number of groups together."""
+    aggregate = knowledge.aggregate
+    if aggregate is None:
+        raise ValueError("an adaptive attack tries the aggregator: give Knowledge an `aggregate`")
+
+    def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
+        mu = moments(honest)[0]
+        scene = _Scene(honest, count, rng)
+        found: dict[Plan, float] = {}
+
+        def best(plans: Iterable[Plan]) -> Plan:
+            """Try those that are new, while calls are left; return the best of all so far."""
+            for plan in plans:
+                if plan not in found and len(found) < calls:
+                    with np.errstate(all="ignore"):
+                        value = aggregate(np.vstack([honest, scene.sent(plan)]))
+                        moved = float(np.linalg.norm(value - mu))
+                    found[plan] = moved if np.isfinite(moved) else np.inf
+            return max(found, key=lambda plan: found[plan])
+
+        directions = range(len(scene.directions))
+        best(Plan(d, 0.4, 1.0) for d in directions)
+        top = best(Plan(1, *values) for values in _TRIES)
+        top = best(replace(top, z=z) for z in SIZES)
+        top = best(replace(top, noise=noise) for noise in NOISES)
+        top = best(replace(top, groups=groups) for groups in SPLITS)
+        top = best(replace(top, direction=d) for d in directions)
+        for step in (1.3, 1.15):
+            top = best(replace(top, z=top.z * factor) for factor in (1 / step, step))
+        return scene.sent(top)
+
+    return attack
+
+
+class _Scene:
+    """What all plans are made from: directions, groups' own directions, and noise."""
+
+    def __init__(self, honest: Array, count: int, rng: np.random.Generator) -> None:
+        self.honest, self.count = honest, count
+        self.mu, sd = moments(honest)
+        # Where the honest do not differ (there may be one only), a step is as long as μ.
+        length = float(np.linalg.norm(sd) or np.linalg.norm(self.mu) or 1.0)
+        self.rms = length / np.sqrt(self.mu.size)
+        away = self.mu - honest[rng.integers(len(honest))]
+        drawn = rng.standard_normal((4, self.mu.size))
+        self.directions = [_scaled(d, length) for d in (-self.mu, sd, -sd, drawn[0], away)]
+        self.own = [_scaled(d, length) for d in drawn[1:]]
+        self.noise = rng.standard_normal((count, self.mu.size))
+
+    def sent(self, plan: Plan) -> Array:
+        """What the adversaries send, (f, K)."""
+        d = self.directions[plan.direction]
+        if plan.groups == -2:
+            steps = [d, d, -d]
+        elif plan.groups == 1:
+            steps = [d]
+        else:
+            steps = [(d + own) / np.sqrt(2) for own in self.own[: plan.groups]]
+        shared = np.stack([steps[j % len(steps)] for j in range(self.count)])
+        sent = self.mu + plan.z * shared + plan.noise * self.rms * self.noise
+        return send(sent, self.honest, self.count)
+
+
+def _scaled(direction: Array, length: float) -> Array:
+    scaled: Array = direction * (length / (np.linalg.norm(direction) or 1.0))
+    return scaled
