@@ -502,25 +502,13 @@ def pairwise(rounds):
                     apart[a, b] += sum((updates[a] - updates[b]) ** 2)
                     seen[a, b] += size_of(updates)
     D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
-    half = {a: float(np.median([D[a, b] for b in names if (a, b) in D])) / 2 for a in names}
-    s = dict(half)
-    for _ in range(300):
-        A, right = np.zeros((len(names), len(names))), np.zeros(len(names))
-        for i, a in enumerate(names):
-            for j, b in enumerate(names):
-                if (a, b) in D:
-                    expected = s[a] + s[b]
-                    w = max(abs(1 - D[a, b] / expected), 0.01) ** -1.5 / expected**2
-                    A[i, i] += w * (1 + 1e-6)
-                    A[i, j] += w
-                    right[i] += w * (D[a, b] + 1e-6 * half[a])
-        least = 2e-4 * np.median(list(half.values()))
-        solved = np.linalg.solve(A, right)
-        s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
+    medians = [lower([D[a, b] for b in names if (a, b) in D], 0.5) for a in names]
+    least = max(0.005 * min(value for value in D.values() if value > 0), 1e-8 * np.median(medians))
+    s = min((fit_pairs(names, D, share, least) for share in (0.5, 0.25)), key=lambda s: cost(D, s))
     pairs = [(a, b) for a, b in D if a < b]
     misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
     slack = min(max((np.quantile(misfits, 0.75) / 1.15) ** 0.5, 1), 3)
-    heed = {a: (s[a] / max(s.values())) ** -0.2 for a in names}
+    heed = {a: min((s[a] / np.median(list(s.values()))) ** -0.2, 4) for a in names}
     t = middle([s[a] for a in names], [heed[a] for a in names])
     for _ in range(3):
         shared = {}
@@ -538,6 +526,39 @@ def pairwise(rounds):
         weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -2 * kept
     total = sum(weights.values())
     return s, slack, {a: w / total for a, w in weights.items()}
+
+
+def fit_pairs(names, D, share, least):
+    start = {
+        a: max(lower([D[a, b] for b in names if (a, b) in D], share) / 2, least) for a in names
+    }
+    s = dict(start)
+    for _ in range(300):
+        A, right = np.zeros((len(names), len(names))), np.zeros(len(names))
+        for i, a in enumerate(names):
+            for j, b in enumerate(names):
+                if (a, b) in D:
+                    expected = s[a] + s[b]
+                    w = max(abs(1 - D[a, b] / expected), 0.01) ** -1.5 / expected**2
+                    A[i, i] += w * (1 + 1e-6)
+                    A[i, j] += w
+                    right[i] += w * (D[a, b] + 1e-6 * start[a])
+        solved = np.linalg.solve(A, right)
+        s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
+        reach = {
+            a: lower([D[a, b] ** 0.5 - s[b] ** 0.5 for b in names if (a, b) in D], 0.5)
+            for a in names
+        }
+        s = {a: max(s[a], max(reach[a], 0) ** 2) for a in names}
+    return s
+
+
+def cost(D, s):
+    return sum(max(abs(1 - D[a, b] / (s[a] + s[b])), 0.01) ** 0.5 for a, b in D)
+
+
+def lower(values, share):
+    return sorted(values)[int(share * (len(values) - 1))]
 
 
 def middle(values, weights):

@@ -40,10 +40,12 @@ Pairs = npt.NDArray[np.bool_]
 # count s^-1/5 in their median. Ten quiet parties so outvote twenty that are 32 times as noisy, and
 # seven that whisper do not outvote ten honest ones unless they are six times as quiet.
 _HEED = 0.2
+_MOST_HEED = 4.0  # times that of the median party, lest two copies near the mean decide
 _LOUDEST = 2.0  # typical lengths: how far a party is heard in full, slack permitting
 _MOST_SLACK = 3.0
 # A misfit this small, relative to the distance, is none.
 _EXACT = 1e-2
+_SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _PULL = 1e-6  # towards half the typical distance, for parties the pairs leave undetermined
 _UPPER_QUARTILE = 1.15  # of |N(0, 1)|
 
@@ -99,23 +101,62 @@ def fit_levels(
     Minimises Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met, by reweighted least squares: a
     root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to
     the *predicted* distance, so that a pair closer than expected costs at most one.
+
+    The sum has more than one minimum. Half a party's median distance is a good start where most of
+    its peers are quiet, half its lower quartile where most are far; the lower end is taken.
     """
-    half = 0.5 * np.nanmedian(np.where(met, distances, np.nan), axis=1)
-    least = max(2e-4 * float(np.median(half)), 1e-2 * smallest)
-    levels = np.maximum(half, least)
-    iterations = 0
+    least = max(_SAME * float(np.median(_of_peers(distances, met, 0.5))), 1e-2 * smallest)
+    found = []
+    for share in (0.5, 0.25):
+        start = np.maximum(0.5 * _of_peers(distances, met, share), least)
+        found.append(_descend(distances, met, start, least, max_iterations))
+    levels, _, iterations = min(found, key=lambda end: end[1])
+    return levels, iterations
+
+
+def _descend(
+    distances: Matrix, met: Pairs, start: Vector, least: float, max_iterations: int
+) -> tuple[Vector, float, int]:
+    """Return the levels, the objective and the iterations of a fit from this start."""
+    levels, iterations = start, 0
     while iterations < max_iterations:
         iterations += 1
-        predicted = levels[:, None] + levels
-        misfit = np.maximum(np.abs(1 - distances / predicted), _EXACT)
-        W = np.where(met, misfit**-1.5 / predicted**2, 0.0)
-        total = W.sum(axis=1)
-        A = W + np.diag((1 + _PULL) * total)
-        right = (W * distances).sum(axis=1) + _PULL * total * half
-        before, levels = levels, np.maximum(np.linalg.solve(A, right), least)
+        share, ratio = _predict(distances, levels)
+        W = np.where(met, np.maximum(np.abs(1 - ratio), _EXACT) ** -1.5, 0.0)
+        # In units of the present levels, as these may be thirty orders of magnitude apart.
+        A = W * share * share.T
+        A[np.diag_indices_from(A)] = (1 + _PULL) * (W * share**2).sum(axis=1)
+        right = (W * share * ratio).sum(axis=1) + _PULL * np.diag(A) * start / levels
+        before, levels = levels, np.maximum(levels * np.linalg.solve(A, right), least)
+        levels = np.maximum(levels, _reach(distances, met, levels))
         if np.max(np.abs(levels - before) / (levels + before)) < 1e-5:
             break
-    return levels, iterations
+    misfit = np.maximum(np.abs(1 - _predict(distances, levels)[1]), _EXACT)
+    return levels, float(np.sqrt(misfit[met]).sum()), iterations
+
+
+def _predict(distances: Matrix, levels: Vector) -> tuple[Matrix, Matrix]:
+    """Return s_j/(s_j + s_l), and D_jl/(s_j + s_l)."""
+    predicted = levels[:, None] + levels
+    return levels[:, None] / predicted, distances / predicted
+
+
+def _reach(distances: Matrix, met: Pairs, levels: Vector) -> Vector:
+    """Return the least level that a party's distance from most of its peers allows.
+
+    ‖x_j − x_l‖ ≤ ‖e_j‖ + ‖e_l‖ whatever the correlation, so s_j ≥ (√D_jl − √s_l)²; for most l, as
+    the levels of others may be wrong.
+    """
+    lengths = np.sqrt(distances) - np.sqrt(levels)
+    return np.maximum(_of_peers(lengths, met, 0.5), 0.0) ** 2
+
+
+def _of_peers(values: Matrix, met: Pairs, share: float) -> Vector:
+    """Return a (lower) quantile of each row over the peers that were met."""
+    place = (share * (met.sum(axis=1) - 1)).astype(np.intp)
+    ordered = np.partition(np.where(met, values, np.inf), np.unique(place), axis=1)
+    quantile: Vector = ordered[np.arange(len(values)), place]
+    return quantile
 
 
 def slack_of(distances: Matrix, levels: Vector, counts: Matrix) -> float:
@@ -140,7 +181,7 @@ def common_level(
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
     """
-    heed = (levels / levels.max()) ** -_HEED
+    heed = np.minimum((levels / np.median(levels)) ** -_HEED, _MOST_HEED)
     typical, shared = _middle(levels, heed), np.zeros_like(distances)
     for _ in range(3):  # who is typical depends on who counts, and a little the other way round
         expected = np.maximum(levels[:, None] + levels, 1.5 * (1 - slack**-2) * typical)
