@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.lab import attacks
-from consilience.lab.attacks import Knowledge
+from consilience.lab.attacks import Knowledge, registry
 from consilience.lab.federation import Federation, Round, sgd
 from consilience.lab.models import linear_regression, torch
 from consilience.lab.training import Parties, shard
@@ -59,7 +58,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
         return attack
 
-    monkeypatch.setitem(attacks._ATTACKS, "asks", asks)
+    monkeypatch.setitem(registry._ATTACKS, "asks", asks)
     return foretold
 
 
@@ -103,7 +102,7 @@ def _rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
     def rubbish(knowledge: Knowledge):
         return lambda honest, count, rng: [None, honest[0][:2]]
 
-    monkeypatch.setitem(attacks._ATTACKS, "rubbish", rubbish)
+    monkeypatch.setitem(registry._ATTACKS, "rubbish", rubbish)
 
 
 @pytest.mark.usefixtures("_rubbish")
