@@ -504,7 +504,8 @@ def pairwise(rounds):
     D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
     medians = [lower([D[a, b] for b in names if (a, b) in D], 0.5) for a in names]
     least = max(0.005 * min(value for value in D.values() if value > 0), 1e-8 * np.median(medians))
-    s = min((fit_pairs(names, D, share, least) for share in (0.5, 0.25)), key=lambda s: cost(D, s))
+    starts = ((0.5, 0.01), (0.25, 0.01), (0.5, 1.0))
+    s = min((fit_pairs(names, D, *start, least) for start in starts), key=lambda s: cost(D, s))
     pairs = [(a, b) for a, b in D if a < b]
     misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
     slack = min(max((np.quantile(misfits, 0.75) / 1.15) ** 0.5, 1), 3)
@@ -528,7 +529,7 @@ def pairwise(rounds):
     return s, slack, {a: w / total for a, w in weights.items()}
 
 
-def fit_pairs(names, D, share, least):
+def fit_pairs(names, D, share, exact, least):
     start = {
         a: max(lower([D[a, b] for b in names if (a, b) in D], share) / 2, least) for a in names
     }
@@ -539,10 +540,11 @@ def fit_pairs(names, D, share, least):
             for j, b in enumerate(names):
                 if (a, b) in D:
                     expected = s[a] + s[b]
-                    w = max(abs(1 - D[a, b] / expected), 0.01) ** -1.5 / expected**2
+                    w = max(abs(1 - D[a, b] / expected), exact) ** -1.5 / expected**2
                     A[i, i] += w * (1 + 1e-6)
                     A[i, j] += w
                     right[i] += w * (D[a, b] + 1e-6 * start[a])
+        exact = max(0.7 * exact, 0.01)
         solved = np.linalg.solve(A, right)
         s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
         reach = {

@@ -102,35 +102,41 @@ def fit_levels(
     root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to
     the *predicted* distance, so that a pair closer than expected costs at most one.
 
-    The sum has more than one minimum. Half a party's median distance is a good start where most of
-    its peers are quiet, half its lower quartile where most are far; the lower end is taken.
+    The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
+    distance is a good start where most of its peers are quiet, half its lower quartile where most
+    are far, and a gradual one where a group is as far from itself as from the others; the lowest
+    end is taken.
     """
     least = max(_SAME * float(np.median(_of_peers(distances, met, 0.5))), 1e-2 * smallest)
     found = []
-    for share in (0.5, 0.25):
+    for share, exact in ((0.5, _EXACT), (0.25, _EXACT), (0.5, 1.0)):
         start = np.maximum(0.5 * _of_peers(distances, met, share), least)
-        found.append(_descend(distances, met, start, least, max_iterations))
+        found.append(_descend(distances, met, start, least, exact, max_iterations))
     levels, _, iterations = min(found, key=lambda end: end[1])
     return levels, iterations
 
 
 def _descend(
-    distances: Matrix, met: Pairs, start: Vector, least: float, max_iterations: int
+    distances: Matrix, met: Pairs, start: Vector, least: float, exact: float, max_iterations: int
 ) -> tuple[Vector, float, int]:
-    """Return the levels, the objective and the iterations of a fit from this start."""
+    """Return the levels, the objective and the iterations of a fit from this start.
+
+    A misfit below ``exact`` counts as none, a bar that sinks to what really is none.
+    """
     levels, iterations = start, 0
     while iterations < max_iterations:
         iterations += 1
         share, ratio = _predict(distances, levels)
-        W = np.where(met, np.maximum(np.abs(1 - ratio), _EXACT) ** -1.5, 0.0)
+        W = np.where(met, np.maximum(np.abs(1 - ratio), exact) ** -1.5, 0.0)
         # In units of the present levels, as these may be thirty orders of magnitude apart.
         A = W * share * share.T
         A[np.diag_indices_from(A)] = (1 + _PULL) * (W * share**2).sum(axis=1)
         right = (W * share * ratio).sum(axis=1) + _PULL * np.diag(A) * start / levels
         before, levels = levels, np.maximum(levels * np.linalg.solve(A, right), least)
         levels = np.maximum(levels, _reach(distances, met, levels))
-        if np.max(np.abs(levels - before) / (levels + before)) < 1e-5:
+        if exact == _EXACT and np.max(np.abs(levels - before) / (levels + before)) < 1e-5:
             break
+        exact = max(_EXACT, 0.7 * exact)
     misfit = np.maximum(np.abs(1 - _predict(distances, levels)[1]), _EXACT)
     return levels, float(np.sqrt(misfit[met]).sum()), iterations
 
