@@ -52,7 +52,7 @@ def costs(updates: np.ndarray) -> tuple[float, dict[str, dict[str, float]]]:
     """Return the unit in seconds, and per method its cost in units and its iterations."""
     weights = np.full(PARTIES, 1 / PARTIES, np.float32)
     chosen = {name: name for name in ("mean", "geometric-median", "ivar-mle", "ivar-vb")}
-    chosen |= {name: name for name in ("icov-mle", "icov-vb", "icov-full")}
+    chosen |= {name: name for name in ("icov-mle", "icov-vb", "icov-full", "pairwise")}
     chosen |= {"icov-vb, rank 2": cs.ICOV(rank=2), "ivar-vb, exact": "ivar-vb"}
     tasks: dict[str, Callable[[], object]] = {"unit": lambda: weights @ updates}
     for name, method in chosen.items():
