@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -58,22 +59,15 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many repetitions.")] = None,
 ) -> None:
     """Run the paper's experiments on the real data. Finished cells are not run again."""
-    try:
+    with _extra("lab"):
         from consilience.lab.experiments import FULL, QUICK
         from consilience.lab.reproduce import CHOICES
         from consilience.lab.reproduce import reproduce as run
-    except ImportError as error:
-        raise _fail(f"{error.msg}. The experiments need: pip install 'consilience[lab]'") from None
     if what not in CHOICES:
         raise _fail(f"no experiment is called {what!r}; choose from {', '.join(CHOICES)}")
     scale = FULL if full else QUICK
-    console = Console()
-    try:
-        page = run(what, scale, seeds or scale.seeds, out, console)
-    except KeyboardInterrupt:
-        console.print("Stopped. Finished cells are kept: the same command goes on from here.")
-        raise typer.Exit(130) from None
-    console.print(f"The page: {page}")
+    with _resumable(out) as console:
+        console.print(f"The page: {run(what, scale, seeds or scale.seeds, out, console)}")
 
 
 @bench.command()
@@ -101,14 +95,9 @@ def robustness(
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 1,
 ) -> None:
     """Train MNIST under attack, by every method. Finished cells are not run again."""
-    try:
+    with _extra("bench"):
         from consilience.lab.experiments.robustness import PLANS, QUICK
-        from consilience.lab.fetch import DataUnavailableError
         from consilience.lab.robustness import bench as run
-    except ImportError as error:
-        raise _fail(
-            f"{error.msg}. This benchmark needs: pip install 'consilience[bench]'"
-        ) from None
     if protocol not in PLANS:
         raise _fail(f"no protocol is called {protocol!r}; choose from {', '.join(PLANS)}")
     try:
@@ -116,8 +105,8 @@ def robustness(
             "methods": _split(methods, str),
             "attacks": _split(attacks, str),
             "heterogeneity": _split(heterogeneity, str),
-            "adversaries": _split(adversaries, int),
-            "momentum": _split(momentum, float),
+            "adversaries": _split(adversaries, int, "--adversaries takes whole numbers"),
+            "momentum": _split(momentum, float, "--momentum takes numbers"),
             "rounds": rounds,
             "seeds": seeds,
         }
@@ -126,15 +115,8 @@ def robustness(
         plan.check()
     except (ImportError, ValueError) as error:
         raise _fail(str(error)) from None
-    console = Console()
-    try:
-        page = run(plan, out, console, workers)
-    except DataUnavailableError as error:
-        raise _fail(str(error)) from None
-    except KeyboardInterrupt:
-        console.print("Stopped. Finished cells are kept: the same command goes on from here.")
-        raise typer.Exit(130) from None
-    console.print(f"The page: {page}")
+    with _resumable(out) as console:
+        console.print(f"The page: {run(plan, out, console, workers)}")
 
 
 @bench.command()
@@ -146,16 +128,13 @@ def breakdown(
     ] = False,
 ) -> None:
     """Count how many adversaries each method survives, on made-up updates, under every attack."""
-    try:
+    with _extra("bench"):
         from consilience.lab.breakdown import QUICK, Plan
         from consilience.lab.breakdown import bench as run
-    except ImportError as error:
-        raise _fail(
-            f"{error.msg}. This benchmark needs: pip install 'consilience[bench]'"
-        ) from None
     plan = QUICK if quick else Plan()
-    page = run(replace(plan, seeds=seeds or plan.seeds), out, console := Console())
-    console.print(f"The page: {page}")
+    with _resumable(out) as console:
+        page = run(replace(plan, seeds=seeds or plan.seeds), out, console)
+        console.print(f"The page: {page}")
 
 
 @app.command()
@@ -165,8 +144,37 @@ def methods() -> None:
         typer.echo(name)
 
 
-def _split(text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
-    return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+def _split(text: str, kind: Callable[[str], T], expected: str = "") -> tuple[T, ...]:
+    try:
+        return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{expected} with commas between them, found {text!r}") from None
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Say which extra is missing when an import fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise _fail(f"{error.msg}. This needs: pip install 'consilience[{name}]'") from None
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[Console]:
+    """Run an experiment whose finished cells are kept in a folder."""
+    from consilience.lab.fetch import DataUnavailableError
+
+    if out.exists() and not out.is_dir():
+        raise _fail(f"{out}: a file, expected a folder or a name that is free")
+    console = Console()
+    try:
+        yield console
+    except DataUnavailableError as error:
+        raise _fail(str(error)) from None
+    except KeyboardInterrupt:
+        console.print("Stopped. Finished cells are kept: the same command goes on from here.")
+        raise typer.Exit(130) from None
 
 
 def _fail(message: str) -> typer.Exit:

@@ -203,3 +203,21 @@ def test_seeds_repeat_a_cell_and_differ() -> None:
     distance = [run[-1]["distance"] for run in runs]
     assert (accuracy[0], distance[0]) == (accuracy[1], distance[1])
     assert not np.isclose(distance[0], distance[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--adversaries", "four"], "--adversaries takes whole numbers"),
+        (["--momentum", "2"], "momentum is 2, expected at least 0 and less than 1"),
+        (["--out", "FILE"], "a file, expected a folder"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_named(tmp_path, arguments, said):
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    arguments = [str(file) if word == "FILE" else word for word in arguments]
+    found = CliRunner().invoke(app, ["bench", "robustness", "--quick", *arguments])
+    assert found.exit_code == 2
+    assert said in " ".join(found.stderr.split())
+    assert file.read_text() == "mine"

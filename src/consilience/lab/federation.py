@@ -12,6 +12,7 @@ are not finite, or when the aggregator raises: the parameters are NaN from then 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -26,6 +27,8 @@ from consilience.lab.attacks import Knowledge, make
 from consilience.lab.models import Tensor, torch
 from consilience.lab.runner import Record, Tick
 from consilience.lab.training import Parties
+
+_log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 Rule = Callable[[Array], Array]  # (J, K) -> (K,); may keep a state, may be deep-copied
@@ -143,7 +146,8 @@ class Federation:
         try:
             value = np.asarray(method(_stacked(updates, size)), np.float32)
             return value.reshape(size), None
-        except Exception:  # of somebody else's code, which may raise anything
+        except Exception as error:  # somebody else's code may raise anything, and has broken then
+            _log.warning("the rule raised %s: %s", type(error).__name__, error)
             return np.full(size, np.nan, np.float32), None
 
 

@@ -74,6 +74,9 @@ class Plan:
         _among("attack", self.attacks, (NONE, *SUITE))
         for name in self.heterogeneity:
             _divider(name)
+        for share in self.momentum:
+            if not 0 <= share < 1:
+                raise ValueError(f"momentum is {share:g}, expected at least 0 and less than 1")
         for count in self.adversaries:
             if not 0 < count < HONEST:
                 raise ValueError(f"{count} adversaries beside {HONEST} honest, expected 1 to 9")
