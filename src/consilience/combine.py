@@ -48,7 +48,7 @@ def _sum(model: Tensor, terms: list[tuple[float, Tensor]]) -> Array:
         piece = total[: stop - start]
         piece[:] = 0
         for weight, tensor in terms:
-            axpy(_piece(tensor, start, stop, spare), piece, a=weight)
+            axpy(tensor.piece(start, stop, spare), piece, a=weight)
         model.store(piece, out[start:stop])
     return out
 
@@ -86,18 +86,8 @@ def distance(updates: Updates, value: Mapping[Path, Array], party: int) -> float
         difference: Array = np.empty(min(out.size, _LONG_CHUNK), dtype)
         spare = np.empty_like(difference)
         for start in range(0, out.size, _LONG_CHUNK):
-            x = _piece(mine, start, start + _LONG_CHUNK, difference)
-            y = _piece(theirs, start, start + _LONG_CHUNK, spare)
+            x = mine.piece(start, start + _LONG_CHUNK, difference)
+            y = theirs.piece(start, start + _LONG_CHUNK, spare)
             np.subtract(x, y, out=difference[: x.size])
             total += float(np.dot(difference[: x.size], difference[: x.size]))
     return total / updates.size
-
-
-def _piece(tensor: Tensor, start: int, stop: int, spare: Array) -> Array:
-    """Return a piece of a tensor as it lies, or read into the spare array if its dtype differs."""
-    stop = min(stop, tensor.size)
-    if tensor.storage.dtype == spare.dtype:
-        return tensor.storage[start:stop]
-    piece = spare[: stop - start]
-    tensor.read(start, stop, piece)
-    return piece

@@ -59,6 +59,14 @@ class Tensor:
             piece = (piece.astype(np.uint32) << 16).view(np.float32)
         np.copyto(out, piece, casting="same_kind" if piece.dtype.kind == "f" else "unsafe")
 
+    def piece(self, start: int, stop: int, spare: Array) -> Array:
+        """Return coordinates start..stop as they lie, or read into the spare if dtypes differ."""
+        stop = min(stop, self.size)
+        if self.storage.dtype == spare.dtype:
+            return self.storage[start:stop]
+        self.read(start, stop, spare[: stop - start])
+        return spare[: stop - start]
+
     def empty(self) -> Array:
         """Return uninitialised storage for a result of the same dtype and size."""
         return np.empty(self.size, self.storage.dtype)
