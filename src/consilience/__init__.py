@@ -10,6 +10,7 @@ from consilience.beliefs import Beliefs
 from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
+from consilience.engines.files import aggregate_files
 from consilience.errors import ConsilienceError, MemoryFileError, UpdateError
 from consilience.estimators.average import (
     GivenCovariance,
@@ -47,6 +48,7 @@ __all__ = [
     "TrimmedMean",
     "UpdateError",
     "aggregate",
+    "aggregate_files",
     "methods",
     "overlap_covariance",
     "precision_weighted_mean",

@@ -41,7 +41,8 @@ def _sum(model: Tensor, terms: list[tuple[float, Tensor]]) -> Array:
 
     wide = any(tensor.wide for _, tensor in terms)
     dtype, axpy = (np.float64, blas.daxpy) if wide else (np.float32, blas.saxpy)
-    out, spare = model.empty(), np.empty(min(model.size, _CHUNK), dtype)
+    out: Array = model.empty()
+    spare = np.empty(min(model.size, _CHUNK), dtype)
     total = np.empty_like(spare)
     for start in range(0, model.size, _CHUNK):
         stop = min(start + _CHUNK, model.size)
@@ -49,7 +50,7 @@ def _sum(model: Tensor, terms: list[tuple[float, Tensor]]) -> Array:
         piece[:] = 0
         for weight, tensor in terms:
             axpy(tensor.piece(start, stop, spare), piece, a=weight)
-        model.store(piece, out[start:stop])
+        model.store(piece, out, start)
     return out
 
 
@@ -69,7 +70,7 @@ def reduce_coordinates(updates: Updates, rule: TrimmedMean) -> tuple[Storage, Ve
             for row, leaves in zip(chunk, updates.leaves, strict=True):
                 leaves[path].read(start, stop, row)
             reduced, share = rule.reduce(chunk)
-            model[path].store(reduced, out[start:stop])
+            model[path].store(reduced, out, start)
             shares += share
             errors = np.subtract(chunk, reduced, dtype=np.float64)
             squares += np.einsum("jk,jk->j", errors, errors)

@@ -117,16 +117,21 @@ def _evidence_based(
     )
     weights = _weights(updates, beliefs)
     inferred = perf_counter()
-    sampled = now.blocks[0].count < updates.size
-    quiet: Any = "ignore" if sampled else "warn"  # what a sample missed is handled below
-    with np.errstate(over=quiet, invalid=quiet):
-        value = combine(updates, weights, 1.0 - float(weights.sum()))
-        surprised = sampled and _surprising(updates, now, weights, value)
-    if surprised:
-        return _evidence_based(updates, estimator, memory, sample_counts, started, exact=True)
-    result = updates.rebuild(value, int(np.argmax(weights)))
-    if memory is not None:
-        memory.keep(evidence, beliefs)
+    result = None
+    if not updates.trial:
+        sampled = now.blocks[0].count < updates.size
+        quiet: Any = "ignore" if sampled else "warn"  # what a sample missed is handled below
+        with np.errstate(over=quiet, invalid=quiet):
+            value = combine(updates, weights, 1.0 - float(weights.sum()))
+            surprised = sampled and _surprising(updates, now, weights, value)
+        if surprised:
+            # Somebody's NaN between the samples is the likeliest, and the cheapest to look for.
+            good = updates.screened()
+            exact = len(good.parties) == len(updates.parties)
+            return _evidence_based(good, estimator, memory, sample_counts, started, exact=exact)
+        result = updates.rebuild(value, int(np.argmax(weights)))
+        if memory is not None:
+            memory.keep(evidence, beliefs)
     seconds = {
         "evidence": observed - started,
         "inference": inferred - observed,
@@ -155,7 +160,7 @@ def _evidence_based(
 def _coordinatewise(updates: Updates, rule: TrimmedMean, started: float) -> Consensus:
     value, shares, squares = reduce_coordinates(updates, rule)
     noise = np.sqrt(squares) if len(updates.parties) > 1 else np.full(1, np.nan)
-    result = updates.rebuild(value, int(np.argmax(shares)))
+    result = None if updates.trial else updates.rebuild(value, int(np.argmax(shares)))
     seconds = {"combination": perf_counter() - started}
     diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
     return _consensus(updates, result, shares, noise, None, None, None, diagnostics)

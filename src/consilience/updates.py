@@ -16,7 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,7 +27,8 @@ log = logging.getLogger("consilience")
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
-_SCREEN_CHUNK = 1 << 16
+_SCREEN_CHUNK = 1 << 13  # as in combine: short enough for one thread of BLAS
+_CENTER_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class Updates:
     rejected: dict[str, str]
     center: Leaves | None = None
     stack: Array | None = None  # (J, K), where the updates came as the rows of one array
+    trial: bool = False  # only beliefs are wanted, no value
     floats: tuple[Path, ...] = field(init=False)
     offsets: Array = field(init=False)  # where each float tensor starts among the coordinates
 
@@ -98,7 +100,7 @@ class Updates:
             if low < high:
                 yield path, low - int(begin), high - int(begin), low - start
 
-    def without(self, bad: Mapping[str, str]) -> Updates:
+    def without(self, bad: Mapping[str, str]) -> Self:
         """Return these updates less some parties, each with the reason; raise if none are left."""
         if not bad:
             return self
@@ -117,7 +119,7 @@ class Updates:
             stack=None,
         )
 
-    def screened(self) -> Updates:
+    def screened(self) -> Self:
         """Return these updates less every party whose numbers cannot be used."""
         reasons = {
             party: reason
@@ -130,16 +132,19 @@ class Updates:
         square = 0.0
         for path in self.floats:
             leaf = leaves[path]
-            buffer = np.empty(min(leaf.size, _SCREEN_CHUNK))
+            spare = np.empty(min(leaf.size, _SCREEN_CHUNK), float if leaf.wide else np.float32)
             for start in range(0, leaf.size, _SCREEN_CHUNK):
-                piece = buffer[: min(leaf.size - start, _SCREEN_CHUNK)]
-                leaf.read(start, start + piece.size, piece)
-                finite = np.isfinite(piece)
-                if not finite.all():
-                    at = int(np.argmin(finite))
-                    return f"{_show(path)} holds {piece[at]} at position {start + at}"
-                with np.errstate(over="ignore"):
-                    square += float(piece @ piece)
+                piece = leaf.piece(start, start + _SCREEN_CHUNK, spare)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    sum_of_squares = float(piece @ piece)
+                if not np.isfinite(sum_of_squares):
+                    finite = np.isfinite(piece)
+                    if not finite.all():
+                        at = int(np.argmin(finite))
+                        return f"{_show(path)} holds {piece[at]} at position {start + at}"
+                    with np.errstate(over="ignore"):
+                        sum_of_squares = float(np.square(piece, dtype=float).sum())
+                square += sum_of_squares
         # A quarter of the range, so that a difference of two such updates has a norm too.
         if square > np.finfo(float).max / 4:
             return "its norm overflows"
@@ -158,13 +163,17 @@ class Updates:
             if path in floats:
                 values[path] = leaf.rebuild(floats[path])
             else:
-                theirs = self.leaves[heaviest][path].storage
-                values[path] = leaf.rebuild(theirs.astype(leaf.storage.dtype))
+                values[path] = leaf.rebuild(leaf.copied(self.leaves[heaviest][path]))
         return _unflatten(self.originals[model], values)
 
 
 def parse(updates: Any, center: Any = None) -> Updates:
-    """Read the updates of a round, and reject those whose structure differs."""
+    """Read the updates of a round, and reject those whose structure differs.
+
+    An update that could not be had, such as an unreadable file, is given as the error that says so.
+    """
+    if isinstance(updates, Updates):
+        return updates
     named, stack = _name(updates)
     given = tuple(named)
     # By id, so that the sums, and so the bits of the answer, do not depend on who came first.
@@ -238,6 +247,8 @@ def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:
 
 
 def _flatten(update: Any, path: Path = ()) -> Iterable[tuple[Path, Tensor]]:
+    if isinstance(update, UpdateError):
+        raise update
     if is_tensor(update):
         try:
             yield path, tensor(update)
@@ -273,10 +284,12 @@ def _center(center: Any) -> Leaves:
     leaves = dict(_flatten(center))
     for path, leaf in leaves.items():
         if leaf.kind == "float":
-            buffer = np.empty(leaf.size)
-            leaf.read(0, leaf.size, buffer)
-            if not np.isfinite(buffer).all():
-                raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
+            buffer = np.empty(min(leaf.size, _CENTER_CHUNK))
+            for start in range(0, leaf.size, _CENTER_CHUNK):
+                piece = buffer[: min(leaf.size - start, _CENTER_CHUNK)]
+                leaf.read(start, start + piece.size, piece)
+                if not np.isfinite(piece).all():
+                    raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
     return leaves
 
 

@@ -1,0 +1,179 @@
+"""Tensors that lie in files, read and written a piece at a time.
+
+Positional reads rather than a memory map: mapped pages count as the process's memory, and a file
+cut short underneath a map kills the process; a read that comes short is an error like any other.
+Several threads may read and write at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.errors import ConsilienceError, UpdateError
+from consilience.tensors import Array, Tensor
+
+# How far ahead of a reader the kernel is asked to fetch: the disk sees requests of this size,
+# whatever the size of a piece.
+_AHEAD = 1 << 22
+_COPY = 1 << 20
+
+
+class UnreadableFileError(UpdateError):
+    """A file that was sound when it was opened cannot be read any more."""
+
+    def __init__(self, file: File, message: str) -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class File:
+    """A file of one of the parties, open for positional reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # Not blocking: opening a pipe would wait for somebody to write to it.
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE}:
+                raise ConsilienceError(
+                    f"{path}: too many files are open; raise the limit with ulimit -n"
+                ) from None
+            raise UpdateError(f"{path}: cannot be opened ({error.strerror})") from None
+        self._opened = os.fstat(self.descriptor)
+        if not stat.S_ISREG(self._opened.st_mode):
+            self.close()
+            raise UpdateError(f"{path}: expected a file, found something else")
+        self.size = self._opened.st_size
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.descriptor)
+
+    def read_into(self, out: Array, offset: int) -> None:
+        """Fill a contiguous array with the bytes from an offset on."""
+        end = offset + out.nbytes
+        if end // _AHEAD != offset // _AHEAD or offset % _AHEAD == 0:
+            _fetch_ahead(self.descriptor, end)
+        at, rest = offset, out.view(np.uint8).data
+        while rest:
+            try:
+                count = os.preadv(self.descriptor, [rest], at)
+            except OSError as error:
+                raise UnreadableFileError(
+                    self, f"{self.path}: cannot be read ({error.strerror})"
+                ) from None
+            if count == 0:
+                raise UnreadableFileError(
+                    self,
+                    f"{self.path}: ends at byte {at}, expected {self.size}: "
+                    "it was cut short while it was read",
+                )
+            at, rest = at + count, rest[count:]
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return some bytes."""
+        out = np.empty(count, np.uint8)
+        self.read_into(out, offset)
+        return out.tobytes()
+
+    def check_unchanged(self) -> None:
+        """Raise if somebody wrote to the file since it was opened: what the evidence said of it
+        need not be true of what was combined."""
+        now = os.fstat(self.descriptor)
+        if (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns):
+            raise UnreadableFileError(self, f"{self.path}: was changed while it was read")
+
+
+class OutputFile:
+    """A file being written, open for positional reads and writes."""
+
+    def __init__(self, path: Path, written: Callable[[int], None]) -> None:
+        self.path = path
+        self.written = written  # told the number of bytes of each piece
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self.descriptor = os.open(path, flags, 0o666)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.descriptor)
+
+    def read_into(self, out: Array, offset: int) -> None:
+        """Fill a contiguous array with the bytes from an offset on."""
+        rest = out.view(np.uint8).data
+        while rest:
+            count = os.preadv(self.descriptor, [rest], offset)
+            if count == 0:
+                raise OSError(errno.EIO, "the output was cut short by somebody else")
+            offset, rest = offset + count, rest[count:]
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """Write bytes from an offset on."""
+        rest = memoryview(data)
+        while rest:
+            count = os.pwrite(self.descriptor, rest, offset)
+            offset, rest = offset + count, rest[count:]
+
+
+@dataclass(frozen=True, eq=False)
+class FileArray:
+    """A flat array that lies in a file: it slices like an array, and each slice is a read."""
+
+    file: File | OutputFile
+    offset: int
+    dtype: np.dtype[Any]
+    size: int
+
+    def __getitem__(self, span: slice) -> Array:
+        start, stop, _ = span.indices(self.size)
+        piece = np.empty(max(0, stop - start), self.dtype)
+        self.file.read_into(piece, self.offset + start * self.dtype.itemsize)
+        return piece
+
+    def __setitem__(self, span: slice, values: Array) -> None:
+        start, _, _ = span.indices(self.size)
+        piece = np.ascontiguousarray(values, self.dtype)
+        assert isinstance(self.file, OutputFile)
+        self.file.write(piece.view(np.uint8).data, self.offset + start * self.dtype.itemsize)
+        self.file.written(piece.nbytes)
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """Storage for a result nobody wants."""
+
+    size: int
+
+    def __setitem__(self, span: slice, values: Array) -> None:
+        pass
+
+
+@dataclass(frozen=True, eq=False)
+class FileTensor(Tensor):
+    """A tensor in a party's file, and where a result with its dtype goes."""
+
+    room: Callable[[], FileArray | Nowhere]
+
+    def empty(self) -> FileArray | Nowhere:
+        """Return the place in the output for a result of the same dtype and size."""
+        return self.room()
+
+    def copied(self, theirs: Tensor) -> FileArray | Nowhere:
+        """Write another party's numbers to the output."""
+        out = self.room()
+        for start in range(0, self.size, _COPY):
+            out[start : start + _COPY] = theirs.storage[start : start + _COPY]
+        return out
+
+
+def _fetch_ahead(descriptor: int, offset: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, offset, _AHEAD, os.POSIX_FADV_WILLNEED)
