@@ -63,21 +63,18 @@ class File:
         end = offset + out.nbytes
         if end // _AHEAD != offset // _AHEAD or offset % _AHEAD == 0:
             _fetch_ahead(self.descriptor, end)
-        at, rest = offset, out.view(np.uint8).data
-        while rest:
-            try:
-                count = os.preadv(self.descriptor, [rest], at)
-            except OSError as error:
-                raise UnreadableFileError(
-                    self, f"{self.path}: cannot be read ({error.strerror})"
-                ) from None
-            if count == 0:
-                raise UnreadableFileError(
-                    self,
-                    f"{self.path}: ends at byte {at}, expected {self.size}: "
-                    "it was cut short while it was read",
-                )
-            at, rest = at + count, rest[count:]
+        try:
+            at = offset + _pread(self.descriptor, out, offset)
+        except OSError as error:
+            raise UnreadableFileError(
+                self, f"{self.path}: cannot be read ({error.strerror})"
+            ) from None
+        if at < end:
+            raise UnreadableFileError(
+                self,
+                f"{self.path}: ends at byte {at}, expected {self.size}: it was cut short while it "
+                "was read",
+            )
 
     def read(self, offset: int, count: int) -> bytes:
         """Return some bytes."""
@@ -108,12 +105,8 @@ class OutputFile:
 
     def read_into(self, out: Array, offset: int) -> None:
         """Fill a contiguous array with the bytes from an offset on."""
-        rest = out.view(np.uint8).data
-        while rest:
-            count = os.preadv(self.descriptor, [rest], offset)
-            if count == 0:
-                raise OSError(errno.EIO, "the output was cut short by somebody else")
-            offset, rest = offset + count, rest[count:]
+        if _pread(self.descriptor, out, offset) < out.nbytes:
+            raise OSError(errno.EIO, "it was cut short by somebody else")
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Write bytes from an offset on."""
@@ -135,8 +128,12 @@ class FileArray:
     def __getitem__(self, span: slice) -> Array:
         start, stop, _ = span.indices(self.size)
         piece = np.empty(max(0, stop - start), self.dtype)
-        self.file.read_into(piece, self.offset + start * self.dtype.itemsize)
+        self.read_into(start, piece)
         return piece
+
+    def read_into(self, start: int, out: Array) -> None:
+        """Fill an array of the same dtype, from a place on."""
+        self.file.read_into(out, self.offset + start * self.dtype.itemsize)
 
     def __setitem__(self, span: slice, values: Array) -> None:
         start, _, _ = span.indices(self.size)
@@ -162,6 +159,15 @@ class FileTensor(Tensor):
 
     room: Callable[[], FileArray | Nowhere]
 
+    def piece(self, start: int, stop: int, spare: Array) -> Array:
+        """Return coordinates start..stop, read into the spare."""
+        out = spare[: min(stop, self.size) - start]
+        if self.storage.dtype == out.dtype:
+            self.storage.read_into(start, out)
+        else:
+            self.read(start, start + out.size, out)
+        return out
+
     def empty(self) -> FileArray | Nowhere:
         """Return the place in the output for a result of the same dtype and size."""
         return self.room()
@@ -172,6 +178,16 @@ class FileTensor(Tensor):
         for start in range(0, self.size, _COPY):
             out[start : start + _COPY] = theirs.storage[start : start + _COPY]
         return out
+
+
+def _pread(descriptor: int, out: Array, offset: int) -> int:
+    """Fill an array as far as the file goes; return the number of bytes."""
+    done = os.preadv(descriptor, [out], offset)
+    if 0 < done < out.nbytes:  # a signal came, or the end of the file
+        rest = out.view(np.uint8)
+        while count := os.preadv(descriptor, [rest[done:]], offset + done):
+            done += count
+    return done
 
 
 def _fetch_ahead(descriptor: int, offset: int) -> None:
