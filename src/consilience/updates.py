@@ -60,6 +60,23 @@ class Updates:
         """Tell whether any party sent more than float32."""
         return any(leaves[path].wide for leaves in self.leaves for path in self.floats)
 
+    def chunks(self, width: int) -> list[tuple[int, int]]:
+        """Return the spans of so many coordinates, one after the other, that are all of them."""
+        return [(at, min(at + width, self.size)) for at in range(0, self.size, width)]
+
+    def rows(self, chosen: Array, start: int, stop: int, buffer: Array) -> Array:
+        """Return coordinates start..stop of the chosen parties (J is the centre), as they lie if
+        that is in one array, or read into the buffer."""
+        stack = self.stack
+        if stack is not None and stack.dtype == buffer.dtype and len(chosen) == len(stack):
+            return stack[:, start:stop]
+        rows = buffer[:, : stop - start]
+        everybody = self.leaves if self.center is None else (*self.leaves, self.center)
+        for path, low, high, at in self.pieces(start, stop):
+            for row, party in zip(rows, chosen, strict=True):
+                everybody[party][path].read(low, high, row[at : at + high - low])
+        return rows
+
     def read(self, start: int, stop: int, out: Array, about: int | None = None) -> None:
         """Write coordinates start..stop of every party into the rows of ``out``, and below them
         those of the centre if ``out`` has a row for it; less those of the party ``about``."""
