@@ -72,6 +72,12 @@ class Beliefs:
         """Everybody the beliefs are about."""
         return self.evidence.parties
 
+    def weights_of(self, parties: tuple[str, ...]) -> Vector:
+        """Return the weights of a round's parties, in their order there."""
+        block = self.evidence.find(parties)
+        found = dict(zip(self.evidence.blocks[block].parties, self.weights[block], strict=True))
+        return np.array([found[party] for party in parties])
+
     @property
     def known(self) -> Known:
         """What the next round may start from."""

@@ -1,94 +1,112 @@
-"""The second pass over the updates: the weighted sum, and where it lies from a party."""
+"""The second pass over the updates: the weighted sum, and where each party lies from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.coordinatewise import TrimmedMean
-from consilience.evidence import Vector
-from consilience.tensors import Array, Tensor
+from consilience.coordinatewise import TrimmedMean, shares
+from consilience.evidence import SHARE, SMALL, Vector
+from consilience.parallel import in_order, stripes
+from consilience.tensors import Array
 from consilience.updates import Path, Updates
 
 Storage = dict[Path, Array]
+Spans = Sequence[tuple[int, int]]
 
-# Small enough that BLAS does not wake other threads for a sum that one finishes sooner.
-_CHUNK = 1 << 13
-_LONG_CHUNK = 1 << 15
-
-
-def combine(updates: Updates, weights: Vector, centre_weight: float) -> Storage:
-    """Return Σ_j w_j x_j plus the centre's share, tensor by tensor, in the updates' dtypes."""
-    stack = updates.stack
-    # numpy's product is in the machine's byte order, and slow for float16.
-    native = stack is not None and stack.dtype.isnative and stack.dtype.itemsize >= 4
-    if stack is not None and native and updates.center is None:
-        return {updates.floats[0]: weights.astype(stack.dtype) @ stack}
-    model = updates.leaves[updates.template()]
-    terms = [(w, leaves) for w, leaves in zip(weights, updates.leaves, strict=True) if w != 0]
-    if updates.center is not None and centre_weight != 0:
-        terms.append((centre_weight, updates.center))
-    return {
-        path: _sum(model[path], [(float(w), leaves[path]) for w, leaves in terms])
-        for path in updates.floats
-    }
+# Numbers in a chunk: half a megabyte stays in a core's cache, and BLAS leaves products of two rows
+# with so many to the thread that asks.
+_CHUNK = 1 << 17
+_COLUMNS = 1 << 13  # in a chunk of a coordinate-wise rule: enough to hide what a call costs
 
 
-def _sum(model: Tensor, terms: list[tuple[float, Tensor]]) -> Array:
-    from scipy.linalg import blas  # here, since it takes longer to import than all the rest
+def combine(
+    updates: Updates, weights: Vector, *, measure: bool = False, near: bool = False
+) -> tuple[Storage, Vector]:
+    """Return y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes, and the squared distances.
 
-    wide = any(tensor.wide for _, tensor in terms)
-    dtype, axpy = (np.float64, blas.daxpy) if wide else (np.float32, blas.saxpy)
-    out: Array = model.empty()
-    spare = np.empty(min(model.size, _CHUNK), dtype)
-    total = np.empty_like(spare)
-    for start in range(0, model.size, _CHUNK):
-        stop = min(start + _CHUNK, model.size)
-        piece = total[: stop - start]
-        piece[:] = 0
-        for weight, tensor in terms:
-            axpy(tensor.piece(start, stop, spare), piece, a=weight)
-        model.store(piece, out, start)
-    return out
-
-
-def reduce_coordinates(updates: Updates, rule: TrimmedMean) -> tuple[Storage, Vector, Vector]:
-    """Return a coordinate-wise rule's value, each party's share in it and its squared distance."""
-    count = len(updates.parties)
-    shares, squares = np.zeros(count), np.zeros(count)
-    buffer = np.empty(
-        (count, max(256, _CHUNK // count)), np.float64 if updates.wide else np.float32
-    )
+    ``weights`` ends with that of the centre. With ``measure``, the mean squared distance of y from
+    every party and the centre is measured on the way, while the numbers are at hand. Expanded,
+    ‖x − y‖² = ‖x‖² − 2xᵀy + ‖y‖² takes no copy, but loses the digits of parties much closer to y
+    than to zero: they are ``near``.
+    """
     model = updates.leaves[updates.template()]
     value = {path: model[path].empty() for path in updates.floats}
-    for path, out in value.items():
-        for start in range(0, out.size, buffer.shape[1]):
-            stop = min(start + buffer.shape[1], out.size)
-            chunk = buffer[:, : stop - start]
-            for row, leaves in zip(chunk, updates.leaves, strict=True):
-                leaves[path].read(start, stop, row)
-            reduced, share = rule.reduce(chunk)
-            model[path].store(reduced, out, start)
-            shares += share
-            errors = np.subtract(chunk, reduced, dtype=np.float64)
-            squares += np.einsum("jk,jk->j", errors, errors)
-    return value, shares / updates.size, squares / updates.size
+    count = len(weights) if updates.center is not None else len(weights) - 1
+    chosen = np.arange(count) if measure else np.flatnonzero(weights[:count])
+    dtype = np.dtype(np.float64 if updates.wide else np.float32)
+    # Twice the same row: a product of one row is left to another kernel, that wakes threads.
+    pair = np.repeat(weights[None, chosen].astype(dtype), 2, axis=0)
+    width = max(64, _CHUNK // len(chosen))
+
+    def sums(spans: Spans) -> Vector:
+        squares = np.zeros(len(weights))
+        buffer = np.empty((len(chosen), width), dtype)
+        for start, stop in spans:
+            rows = updates.rows(chosen, start, stop, buffer)
+            y = pair @ rows
+            for path, low, high, at in updates.pieces(start, stop):
+                model[path].store(y[0, at : at + high - low], value[path], low)
+            if measure:
+                _add_squares(squares, rows, y, near)
+        return squares
+
+    total = np.zeros(len(weights))
+    for squares in in_order(sums, stripes(updates.chunks(width), updates.size * len(chosen))):
+        total += squares
+    return value, total / updates.size
 
 
-def distance(updates: Updates, value: Mapping[Path, Array], party: int) -> float:
-    """Return the mean squared distance per coordinate of a value from a party's update."""
+def _add_squares(squares: Vector, rows: Array, y: Array, near: bool) -> None:
+    """Add the squared distances of the rows from y[0]; without a centre's row, that of zero."""
+    length = float(y[0] @ y[0])
+    if near:
+        apart = rows - y[0]
+        squares[: len(rows)] += np.vecdot(apart, apart)
+    else:
+        cross = (rows @ y.T)[:, 0].astype(float)
+        squares[: len(rows)] += np.vecdot(rows, rows) - 2 * cross + length
+    if len(rows) < len(squares):
+        squares[-1] += length
+
+
+def reduce_coordinates(
+    updates: Updates, rule: TrimmedMean, *, exact: bool = False, precise: bool = False
+) -> tuple[Storage, Vector, Vector]:
+    """Return a coordinate-wise rule's value, each party's share in it and its squared distance.
+
+    Where there are many coordinates, shares and distances are those of every sixteenth chunk,
+    unless ``exact``. The distances are NaN if some number is too large for its square to exist,
+    or none at all.
+    """
+    count, everybody = len(updates.parties), np.arange(len(updates.parties))
     model = updates.leaves[updates.template()]
-    total = 0.0
-    for path, out in value.items():
-        mine, theirs = replace(model[path], storage=out), updates.leaves[party][path]
-        dtype = np.float64 if mine.wide or theirs.wide else np.float32
-        difference: Array = np.empty(min(out.size, _LONG_CHUNK), dtype)
-        spare = np.empty_like(difference)
-        for start in range(0, out.size, _LONG_CHUNK):
-            x = mine.piece(start, start + _LONG_CHUNK, difference)
-            y = theirs.piece(start, start + _LONG_CHUNK, spare)
-            np.subtract(x, y, out=difference[: x.size])
-            total += float(np.dot(difference[: x.size], difference[: x.size]))
-    return total / updates.size
+    value = {path: model[path].empty() for path in updates.floats}
+    dtype = np.dtype(np.float64 if updates.wide or precise else np.float32)
+    width = max(1024, min(_COLUMNS, 2 * _CHUNK // count))
+    told = 1 if exact or updates.size <= SMALL else SHARE
+
+    def reduce(spans: Spans) -> tuple[Vector, Vector, int]:
+        said, squares, seen = np.zeros(count), np.zeros(count), 0
+        buffer = np.empty((2, count + 1, width), dtype)
+        for start, stop in spans:
+            rows, work = buffer[:, :, : stop - start]
+            chunk = updates.rows(everybody, start, stop, rows[:-1])
+            if not np.isfinite(np.vecdot(chunk, chunk)).all():
+                return said, np.full(count, np.nan), 1
+            np.copyto(work[:-1], chunk)
+            reduced, least, greatest = rule.reduce(work[:-1], work[-1])
+            for path, low, high, at in updates.pieces(start, stop):
+                model[path].store(reduced[at : at + high - low], value[path], low)
+            if start // width % told == 0:
+                said += shares(chunk, least, greatest)
+                apart = chunk - reduced
+                squares += np.vecdot(apart, apart)
+                seen += stop - start
+        return said, squares, seen
+
+    said, squares, seen = np.zeros(count), np.zeros(count), 0
+    for found in in_order(reduce, stripes(updates.chunks(width), updates.size * count)):
+        said, squares, seen = said + found[0], squares + found[1], seen + found[2]
+    return value, said / seen, squares / seen

@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Estimator, Given, with_centre
+from consilience.beliefs import Beliefs, Estimator
 from consilience.catalogue import DEFAULT, Method, resolve
-from consilience.combine import Storage, combine, distance, reduce_coordinates
+from consilience.combine import reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
+from consilience.deliberation import InProcess, deliberate
 from consilience.errors import ConsilienceError
 from consilience.estimators.uncertainty import noise_intervals
-from consilience.evidence import Evidence, Matrix, Vector, observe
+from consilience.evidence import Matrix, Vector
 from consilience.memory import Memory
 from consilience.updates import Updates, parse
-
-# Sampled evidence must foretell how far the consensus lies from its heaviest party this well.
-# What hides between the sampled coordinates and matters shows in the consensus, and so here.
-_SURPRISE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +91,7 @@ def aggregate(
     counts, bad = _counts(sample_counts, parsed)
     parsed = parsed.without(bad)
     if isinstance(chosen, TrimmedMean):
-        return _coordinatewise(parsed.screened(), chosen, started)
+        return _coordinatewise(parsed, chosen, started, exact=exact)
     return _evidence_based(parsed, chosen, memory, counts, started, exact=exact)
 
 
@@ -107,37 +104,15 @@ def _evidence_based(
     *,
     exact: bool,
 ) -> Consensus:
-    """Two passes over the updates, one for the evidence and one for the sum."""
-    updates, now = observe(updates, exact=exact)
-    observed = perf_counter()
-    evidence = now if memory is None else memory.recall(now)
-    beliefs = estimator.infer(
-        evidence if estimator.remembers else now,
-        Given(sample_counts, None if memory is None else memory.known, now.blocks[0]),
-    )
-    weights = _weights(updates, beliefs)
-    inferred = perf_counter()
-    result = None
-    if not updates.trial:
-        sampled = now.blocks[0].count < updates.size
-        quiet: Any = "ignore" if sampled else "warn"  # what a sample missed is handled below
-        with np.errstate(over=quiet, invalid=quiet):
-            value = combine(updates, weights, 1.0 - float(weights.sum()))
-            surprised = sampled and _surprising(updates, now, weights, value)
-        if surprised:
-            # Somebody's NaN between the samples is the likeliest, and the cheapest to look for.
-            good = updates.screened()
-            exact = len(good.parties) == len(updates.parties)
-            return _evidence_based(good, estimator, memory, sample_counts, started, exact=exact)
-        result = updates.rebuild(value, int(np.argmax(weights)))
-        if memory is not None:
-            memory.keep(evidence, beliefs)
-    seconds = {
-        "evidence": observed - started,
-        "inference": inferred - observed,
-        "combination": perf_counter() - inferred,
-    }
-    here = [beliefs.parties.index(party) for party in updates.parties]
+    engine = InProcess(updates)
+    parsed = perf_counter() - started
+    verdict = deliberate(engine, estimator, memory, sample_counts, exact=exact)
+    updates, weights, beliefs = engine.updates, verdict.weights[:-1], verdict.beliefs
+    result = updates.rebuild(engine.value, int(np.argmax(weights)))
+    if memory is not None:
+        memory.keep(verdict.evidence, beliefs)
+    position = {party: j for j, party in enumerate(beliefs.parties)}
+    here = [position[party] for party in updates.parties]
     block = beliefs.evidence.find(updates.parties)
     return _consensus(
         updates,
@@ -151,16 +126,22 @@ def _evidence_based(
             "iterations": beliefs.iterations,
             "converged": beliefs.converged,
             "objective": beliefs.objective,
-            "coordinates_seen": int(now.blocks[0].count),
-            "seconds": seconds,
+            "coordinates_seen": verdict.seen,
+            "seconds": {"parsing": parsed, **verdict.seconds},
         },
     )
 
 
-def _coordinatewise(updates: Updates, rule: TrimmedMean, started: float) -> Consensus:
-    value, shares, squares = reduce_coordinates(updates, rule)
+def _coordinatewise(
+    updates: Updates, rule: TrimmedMean, started: float, *, exact: bool
+) -> Consensus:
+    with np.errstate(over="ignore", invalid="ignore"):
+        value, shares, squares = reduce_coordinates(updates, rule, exact=exact)
+    if not np.isfinite(squares).all():  # only now is the culprit looked for
+        updates = updates.screened()
+        value, shares, squares = reduce_coordinates(updates, rule, exact=exact, precise=True)
     noise = np.sqrt(squares) if len(updates.parties) > 1 else np.full(1, np.nan)
-    result = None if updates.trial else updates.rebuild(value, int(np.argmax(shares)))
+    result = updates.rebuild(value, int(np.argmax(shares)))
     seconds = {"combination": perf_counter() - started}
     diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
     return _consensus(updates, result, shares, noise, None, None, None, diagnostics)
@@ -191,23 +172,6 @@ def _consensus(
         beliefs,
         {**diagnostics, "effective_parties": said},
     )
-
-
-def _weights(updates: Updates, beliefs: Beliefs) -> Vector:
-    """Return the weights of this round's parties, in the order of the updates."""
-    block = beliefs.evidence.find(updates.parties)
-    by_party = dict(
-        zip(beliefs.evidence.blocks[block].parties, beliefs.weights[block], strict=True)
-    )
-    return np.array([by_party[party] for party in updates.parties])
-
-
-def _surprising(updates: Updates, now: Evidence, weights: Vector, value: Storage) -> bool:
-    """Tell whether the consensus is not where the sampled evidence says it should be."""
-    heaviest = int(np.argmax(weights))
-    expected = max(0.0, float(now.blocks[0].residuals(with_centre(weights))[heaviest]))
-    found = distance(updates, value, heaviest)
-    return not abs(found - expected) <= _SURPRISE * expected + 1e-6 * now.smallest
 
 
 def _counts(

@@ -7,13 +7,16 @@ the result, averaged over coordinates, so weights sum to one as everywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from consilience.errors import ConsilienceError
 from consilience.evidence import Vector
+from consilience.networks import select
 from consilience.tensors import Array
+
+# A network grows faster than selection by comparing and branching.
+_MANY = 256
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,32 @@ class TrimmedMean:
         if not 0 <= self.trim <= 0.5:
             raise ConsilienceError(f"trim is a share from 0 to 0.5, found {self.trim}")
 
-    def reduce(self, chunk: Array) -> tuple[Array, Vector]:
-        """Return the rule's value for each column of a (J, n) chunk, and each row's share in it."""
-        count = chunk.shape[0]
+    def reduce(self, chunk: Array, spare: Array) -> tuple[Array, Array, Array]:
+        """Return the rule's value in each column of a (J, n) chunk, and the least and the greatest
+        of the values that went into it. The chunk and the spare, (n,), are used up."""
+        kept = self._kept(chunk, spare)
+        value: Array = kept[0] + kept[-1] if len(kept) > 1 else kept[0].copy()
+        for row in kept[1:-1]:
+            value += row
+        if len(kept) > 1:
+            value /= len(kept)
+        return value, kept[0], kept[-1]
+
+    def _kept(self, chunk: Array, spare: Array) -> list[Array]:
+        count = len(chunk)
         cut = min(int(self.trim * count + 1e-9), (count - 1) // 2)
-        ordered = np.sort(chunk, axis=0)
-        kept = ordered[cut : count - cut]
-        inside = (chunk >= kept[0]) & (chunk <= kept[-1])
-        share: Vector = (inside / inside.sum(axis=0)).sum(axis=1)
-        value: np.ndarray[Any, Any] = kept.mean(axis=0)
-        return value, share
+        if count <= _MANY:
+            return select(list(chunk), spare, cut, count - 1 - cut)
+        columns = np.ascontiguousarray(chunk.T)
+        columns.sort(axis=1)
+        return list(columns.T[cut : count - cut])
+
+
+def shares(chunk: Array, least: Array, greatest: Array) -> Vector:
+    """Return how much each row of a chunk contributes to the columns' values, summed over them."""
+    inside = (chunk >= least) & (chunk <= greatest)
+    said: Vector = inside @ (1.0 / inside.sum(axis=0))
+    return said
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ up: rounds with the same parties merge into one `Block`, weighted by their numbe
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,20 +26,26 @@ import numpy as np
 import numpy.typing as npt
 
 from consilience.errors import UpdateError
+from consilience.parallel import in_order, stripes
 from consilience.updates import Updates, parse
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
 
-# Where there are more than twice as many coordinates, this many are read, or a sixteenth of all.
-# The relative error of a sampled distance is about sqrt(2/2**16) = 0.55 %.
-SAMPLE = 1 << 16
-_SHARE = 16
+# Up to so many coordinates all are read, in double precision.
+SMALL = 1 << 17
+# What the largest error of a sampled distance should be, and where that takes too many coordinates
+# (more than one in six), the share of them that is read: see `sampled_spans`.
+_ERROR = 0.0075
+SHARE = 16
 _SPAN = 4096
 # OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
-# ones, four times faster for ten parties than its general kernel (make bench shows it).
+# ones, four times faster for ten parties than its general kernel (make bench shows it), and on the
+# thread that asks. For more parties than _FEW its general kernel is faster, and threads by itself.
 _SMALL_PRODUCT = 1_000_000
+_FEW = 40
+_CHUNK = 1 << 19  # numbers
 # A reference this many times farther from its peers than another party is not a good one.
 _FAR = 1000.0
 
@@ -69,6 +75,21 @@ class Block:
         """
         pulled = self.gram @ weights
         return np.diag(self.gram) - 2 * pulled + weights @ pulled
+
+    def corrected(self, weights: Vector, squares: Vector) -> Block:
+        """Return the block with each point's mean squared distance from the weighted mean as it
+        was measured, and correlations of the residuals as they are.
+
+        A sampled distance errs mostly by what the sample says of each party's length.
+        """
+        products = residual_products(self.distances, weights)
+        expected = np.diag(products)
+        scale = np.sqrt(np.where(expected > 0, squares / np.where(expected > 0, expected, 1), 1))
+        products = products * scale[:, None] * scale
+        lengths = np.diag(products)
+        distances = np.maximum(lengths[:, None] + lengths - 2 * products, 0.0)
+        np.fill_diagonal(distances, 0.0)
+        return Block(self.parties, distances, self.count)
 
     def discounted(self, factor: float) -> Block:
         """Return the same distances, believed less."""
@@ -197,7 +218,7 @@ def pooled_distances(evidence: Evidence) -> tuple[Matrix, Matrix]:
 def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence]:
     """Return the evidence of a round, and the updates less those found unusable on the way."""
     spans = [(0, updates.size)] if exact else sampled_spans(updates)
-    coarse = len(spans) > 1 and not updates.wide
+    coarse = updates.size > SMALL and not updates.wide
     with np.errstate(over="ignore", invalid="ignore"):
         reference = _likely_medoid(updates, spans)
         distances, lost = _distances(
@@ -222,13 +243,20 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
 def sampled_spans(updates: Updates) -> list[tuple[int, int]]:
     """Return spans of coordinates, one at a random place in each of many equal stretches.
 
+    Of n coordinates, a party's distance has a relative error of √(2/n), and the largest of J such
+    errors is about √(2 log 2J) times that. n is chosen for a largest error of _ERROR; where that is
+    too many, a small share is read, and the second pass, which measures every party's distance from
+    the consensus in all coordinates, corrects the rest (`Block.corrected`).
+
     The places are drawn with a seed made from the updates themselves: the same updates give the
     same evidence, yet no party can know beforehand which of its coordinates will be looked at.
     """
     size = updates.size
-    wanted = max(SAMPLE, size // _SHARE)
-    if size <= 2 * wanted:
+    if size <= SMALL:
         return [(0, size)]
+    wanted = int(4 * np.log(2 * len(updates.parties)) / _ERROR**2)
+    if 6 * wanted > size:
+        wanted = max(SMALL // 4, size // SHARE)
     stretches = np.linspace(0, size, wanted // _SPAN + 1).astype(np.int64)
     random = np.random.default_rng(_fingerprint(updates))
     room = np.diff(stretches) - _SPAN
@@ -257,15 +285,26 @@ def _distances(
     have in common does not cancel.
     """
     points = len(updates.parties) + 1
-    width = max(256, min(8192, _SMALL_PRODUCT // points**2))
+    few = points <= _FEW
+    width = max(256, min(8192, (_SMALL_PRODUCT // points if few else _CHUNK) // points))
+
+    def products(chunks: Sequence[tuple[int, int]]) -> Matrix:
+        total, buffer = np.zeros((points, points)), np.empty((points, width), dtype)
+        for start, stop in chunks:
+            chunk = buffer[:, : stop - start]
+            updates.read(start, stop, chunk, about=reference)
+            if few:  # the same array on both sides would call the slow symmetric product
+                total[:, :-1] += chunk @ chunk[:-1].T
+                total[-1, -1] += chunk[-1] @ chunk[-1]
+            else:
+                total += chunk @ chunk.T
+        return total
+
+    chunks = list(_chunks(spans, width))
+    work = stripes(chunks, points * sum(stop - start for start, stop in spans))
     gram = np.zeros((points, points))
-    buffer = np.empty((points, width), dtype)
-    for start, stop in _chunks(spans, width):
-        chunk = buffer[:, : stop - start]
-        updates.read(start, stop, chunk, about=reference)
-        # The same array on both sides would make numpy call the slow symmetric product.
-        gram[:, :-1] += chunk @ chunk[:-1].T
-        gram[-1, -1] += chunk[-1] @ chunk[-1]
+    for total in in_order(products, work, None if few else 1):
+        gram += total
     gram[:-1, -1] = gram[-1, :-1]
     squares = np.diag(gram)
     sums = squares[:, None] + squares

@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from consilience.errors import UpdateError
+from consilience.parallel import in_order
 from consilience.tensors import Array, Tensor, is_tensor, tensor
 
 log = logging.getLogger("consilience")
@@ -42,7 +43,6 @@ class Updates:
     rejected: dict[str, str]
     center: Leaves | None = None
     stack: Array | None = None  # (J, K), where the updates came as the rows of one array
-    trial: bool = False  # only beliefs are wanted, no value
     floats: tuple[Path, ...] = field(init=False)
     offsets: Array = field(init=False)  # where each float tensor starts among the coordinates
 
@@ -61,6 +61,23 @@ class Updates:
     def wide(self) -> bool:
         """Tell whether any party sent more than float32."""
         return any(leaves[path].wide for leaves in self.leaves for path in self.floats)
+
+    def chunks(self, width: int) -> list[tuple[int, int]]:
+        """Return the spans of so many coordinates, one after the other, that are all of them."""
+        return [(at, min(at + width, self.size)) for at in range(0, self.size, width)]
+
+    def rows(self, chosen: Array, start: int, stop: int, buffer: Array) -> Array:
+        """Return coordinates start..stop of the chosen parties (J is the centre), as they lie if
+        that is in one array, or read into the buffer."""
+        stack = self.stack
+        if stack is not None and stack.dtype == buffer.dtype and len(chosen) == len(stack):
+            return stack[:, start:stop]
+        rows = buffer[:, : stop - start]
+        everybody = self.leaves if self.center is None else (*self.leaves, self.center)
+        for path, low, high, at in self.pieces(start, stop):
+            for row, party in zip(rows, chosen, strict=True):
+                everybody[party][path].read(low, high, row[at : at + high - low])
+        return rows
 
     def read(self, start: int, stop: int, out: Array, about: int | None = None) -> None:
         """Write coordinates start..stop of every party into the rows of ``out``, and below them
@@ -121,12 +138,8 @@ class Updates:
 
     def screened(self) -> Self:
         """Return these updates less every party whose numbers cannot be used."""
-        reasons = {
-            party: reason
-            for party, leaves in zip(self.parties, self.leaves, strict=True)
-            if (reason := self._unusable(leaves)) is not None
-        }
-        return self.without(reasons)
+        found = zip(self.parties, in_order(self._unusable, self.leaves), strict=True)
+        return self.without({party: reason for party, reason in found if reason is not None})
 
     def _unusable(self, leaves: Leaves) -> str | None:
         square = 0.0

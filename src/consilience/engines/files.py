@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -154,9 +154,10 @@ class FileUpdates(Updates):
         self.meter.advance("screening", self.size * self.width)
         return reason
 
-    def rebuild(self, floats: Mapping[Key, Any], heaviest: int) -> Path:
+    def rebuild(self, floats: Mapping[Key, Any], heaviest: int) -> Path | None:
         """Complete the output with what is not combined, and give it its name."""
-        assert self.output is not None
+        if self.output is None:
+            return None
         for path, leaf in self.leaves[self.template()].items():
             if path not in floats:
                 leaf.copied(self.leaves[heaviest][path])
@@ -177,13 +178,12 @@ def _updates(
         {p: c if isinstance(c, UpdateError) else _tensors(c, output) for p, c in found.items()},
         None if base is None else _tensors(base, None),
     )
-    updates = FileUpdates(
+    return FileUpdates(
         **{f.name: getattr(parsed, f.name) for f in fields(Updates) if f.init},
         checkpoints={p: c for p, c in found.items() if isinstance(c, Checkpoint)},
         output=output,
         meter=meter,
     )
-    return replace(updates, trial=output is None)
 
 
 def _tensors(checkpoint: Checkpoint, output: Output | None) -> dict[str, FileTensor]:
@@ -214,8 +214,6 @@ def _aggregate(
         "combination": nbytes(updates.leaves[updates.template()].values()),
     }
     try:
-        if updates.trial:  # the sum, which would show a NaN between the samples, is not formed
-            updates = updates.screened()
         return aggregate(updates, method, memory, exact=exact)
     except UnreadableFileError as error:
         party = next((p for p, c in updates.checkpoints.items() if error.file in c.files), None)

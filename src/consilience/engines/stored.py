@@ -159,13 +159,17 @@ class FileTensor(Tensor):
 
     room: Callable[[], FileArray | Nowhere]
 
-    def piece(self, start: int, stop: int, spare: Array) -> Array:
-        """Return coordinates start..stop, read into the spare."""
-        out = spare[: min(stop, self.size) - start]
+    def read(self, start: int, stop: int, out: Array) -> None:
+        """Write coordinates start..stop into the float array ``out``."""
         if self.storage.dtype == out.dtype:
             self.storage.read_into(start, out)
         else:
-            self.read(start, start + out.size, out)
+            super().read(start, stop, out)
+
+    def piece(self, start: int, stop: int, spare: Array) -> Array:
+        """Return coordinates start..stop, read into the spare."""
+        out = spare[: min(stop, self.size) - start]
+        self.read(start, start + out.size, out)
         return out
 
     def empty(self) -> FileArray | Nowhere:
@@ -182,10 +186,10 @@ class FileTensor(Tensor):
 
 def _pread(descriptor: int, out: Array, offset: int) -> int:
     """Fill an array as far as the file goes; return the number of bytes."""
-    done = os.preadv(descriptor, [out], offset)
+    done = os.preadv(descriptor, [out.data], offset)
     if 0 < done < out.nbytes:  # a signal came, or the end of the file
         rest = out.view(np.uint8)
-        while count := os.preadv(descriptor, [rest[done:]], offset + done):
+        while count := os.preadv(descriptor, [rest[done:].data], offset + done):
             done += count
     return done
 
