@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -77,9 +76,6 @@ class Output:
         """Make room for tensors like those of a model; what was written before is gone."""
         if self.format == "npz":
             npz.check_writable(model)
-        free, needed = shutil.disk_usage(self.path.parent).free, nbytes(model.values())
-        if needed > free:
-            raise ConsilienceError(f"{self.path}: {needed:,} bytes to write, {free:,} are free")
         self._clear()
         for name, tensors in self._by_file(model).items():
             file = self._files[name] = OutputFile(self._partial / name, self._written)
@@ -89,7 +85,8 @@ class Output:
                 storage = FileArray(file, at, dtype, tensor.size)
                 self._tensors[key] = replace(tensor, storage=storage)
                 at += tensor.size * dtype.itemsize
-            os.ftruncate(file.descriptor, at)
+            # Now rather than in the last hour: is there room on the disk?
+            os.posix_fallocate(file.descriptor, 0, max(at, 1))
         self._model = model
 
     def commit(self, metadata: safetensors.Metadata) -> None:
