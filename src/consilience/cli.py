@@ -46,6 +46,72 @@ def demo(
 
 
 @app.command()
+def merge(
+    models: Annotated[
+        list[str],
+        typer.Argument(help="Versions of a model: .safetensors, .npz, folders of shards, a glob."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A .safetensors or .npz file, or a folder of shards."),
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="The model they all started from.")] = None,
+    method: Annotated[str, typer.Option(help="One of consilience methods.")] = "pairwise",
+    memory: Annotated[
+        Path | None, typer.Option(help="What earlier merges taught: read, and brought up to date.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Judge by every coordinate, not by a sample.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show who would be trusted; write nothing.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Merge versions of a model from parties nobody can vouch for.
+
+    Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out; 2 nothing was
+    written, the message says why; 130 cancelled, nothing was written.
+    """
+    from consilience import merge as merging
+
+    console = Console(stderr=True)
+    if output is None and not dry_run:
+        raise _fail("where should the merged model go? Give -o OUT.safetensors, or --dry-run")
+    if output is not None and output.is_file() and not force and not dry_run:
+        raise _fail(f"{output}: exists already; give another name, or --force to replace it")
+    try:
+        remembered = None
+        if memory is not None:
+            remembered = consilience.Memory.load(memory) if memory.exists() else _new(memory)
+        with merging.polite_ending(), merging.bar(console) as progress:
+            consensus = consilience.aggregate_files(
+                merging.expand(models),
+                None if dry_run else output,
+                method,
+                remembered,
+                base,
+                exact=exact,
+                progress=progress,
+            )
+        if remembered is not None and memory is not None and not dry_run:
+            remembered.save(memory)
+    except (ConsilienceError, OSError) as error:
+        raise _fail(str(error)) from None
+    except KeyboardInterrupt:
+        console.print("Cancelled; nothing was written.")
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(merging.as_json(consensus, method))
+    else:
+        Console().print(merging.as_table(consensus))
+        if not dry_run:
+            typer.echo(f"written: {output}")
+    raise typer.Exit(1 if consensus.reasons else 0)
+
+
+@app.command()
 def reproduce(
     what: Annotated[
         str, typer.Argument(help="table1, fig1, fig2, fig3, one-round or all.")
