@@ -7,6 +7,7 @@ import {
   TooltipComponent,
   VisualMapComponent,
 } from "echarts/components";
+import { LabelLayout } from "echarts/features";
 import { CanvasRenderer } from "echarts/renderers";
 
 use([
@@ -14,6 +15,7 @@ use([
   DataZoomComponent,
   GridComponent,
   HeatmapChart,
+  LabelLayout,
   LineChart,
   TooltipComponent,
   VisualMapComponent,

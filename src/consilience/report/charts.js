@@ -2,7 +2,8 @@
 // Charts: lines over rounds and the matrix of correlations, drawn by ECharts on canvas.
 
 const FEW = 40; // parties beyond those that stand out: more are drawn as their quantiles
-const MOST = 40; // lines of parties that stand out
+const MOST = 16; // lines of parties that stand out
+const MATRIX = 60; // parties in the matrix: more could not be told apart
 const LABELLED = 7;
 const GROUP_COLOURS = 4;
 
@@ -29,11 +30,29 @@ class Chart {
     this.canvas = echarts.init(this.holder, null, { renderer: "canvas" });
     this.label = label;
     this.holder.setAttribute("aria-label", `${label}. The table below has the numbers.`);
+    this.seen = false;
+    this.waiting = null;
     new ResizeObserver(() => this.canvas.resize()).observe(this.holder);
+    new IntersectionObserver((changes) => this.look(changes.at(-1).isIntersecting), { rootMargin: "50px" }).observe(this.holder);
+  }
+
+  // What is out of sight is drawn when it comes into sight.
+  when(draw) {
+    this.waiting = draw;
+    if (this.seen) this.look(true);
+  }
+
+  look(seen) {
+    this.seen = seen;
+    const draw = seen && this.waiting;
+    if (!draw) return;
+    this.waiting = null;
+    draw();
   }
 
   draw(option) {
-    this.canvas.setOption({ animation: false, textStyle: { fontFamily: getComputedStyle(document.body).fontFamily }, ...option }, { notMerge: true });
+    const textStyle = { fontFamily: getComputedStyle(document.body).fontFamily };
+    this.canvas.setOption({ animation: false, textStyle, ...option }, { notMerge: true });
   }
 }
 
@@ -134,16 +153,16 @@ function points(rounds, value) {
 function partySeries(run, judgements, value, picked) {
   const named = colours(judgements);
   const loud = judgements.filter((one, k) => (one.cause && k < MOST) || one.party === picked).map((one) => one.party);
-  const others = judgements.map((one) => one.party).filter((party) => !loud.includes(party));
+  const others = judgements.filter((one) => !one.cause && one.party !== picked).map((one) => one.party);
   const grey = { color: colour("other"), width: 1 };
   const series =
     others.length > FEW
-      ? [0.1, 0.5, 0.9].map((share) => ({
-          id: `quantile ${share}`,
-          data: quantileLine(run.rounds, others, value, share),
-          lineStyle: { ...grey, width: share === 0.5 ? 2 : 1, type: share === 0.5 ? "solid" : "dashed" },
+      ? quantileLines(run.rounds, others, value, [0.1, 0.5, 0.9]).map((data, k) => ({
+          id: `quantile ${k}`,
+          data,
+          lineStyle: { ...grey, width: k === 1 ? 2 : 1, type: k === 1 ? "solid" : "dashed" },
           silent: true,
-          label: share === 0.5 ? "the others" : null,
+          label: k === 1 ? "the others" : null,
         }))
       : others.map((party) => ({
           id: String(party),
@@ -166,24 +185,26 @@ function partySeries(run, judgements, value, picked) {
   return series;
 }
 
-function quantileLine(rounds, parties, value, share) {
-  return points(rounds, (round) => {
-    const values = parties.map((party) => value(round, party)).filter((y) => !Number.isNaN(y));
-    return quantile(Float64Array.from(values).sort(), share);
-  });
+function quantileLines(rounds, parties, value, shares) {
+  const lines = shares.map(() => []);
+  for (const round of rounds) {
+    const values = Float64Array.from(parties, (party) => value(round, party)).filter((y) => !Number.isNaN(y));
+    values.sort();
+    if (values.length) lines.forEach((line, k) => line.push([round.number, quantile(values, shares[k])]));
+  }
+  return lines;
 }
 
 // One label for a group, on the line of its first member.
 function seriesLabels(run, judgements, loud, picked) {
+  if (picked !== null) return new Map([[picked, run.names[picked]]]);
   const found = new Map();
   for (const { cause, members } of clusters(judgements)) {
     const names = members.map((one) => run.names[one.party]);
     if (cause === "together") found.set(members[0].party, list(names, 2).replace(" and ", " +").replace(" more", ""));
     else members.slice(0, 3).forEach((one, k) => found.set(one.party, names[k]));
   }
-  const kept = new Map([...found].filter(([party]) => loud.includes(party)).slice(0, LABELLED));
-  if (picked !== null && loud.includes(picked)) kept.set(picked, run.names[picked]);
-  return kept;
+  return new Map([...found].filter(([party]) => loud.includes(party)).slice(0, LABELLED));
 }
 
 // The matrix, groups side by side; order: positions among the round's members.

@@ -3,7 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const given = JSON.parse($("data").textContent);
-const run = new Run();
+const run = new Run(given.texts);
 given.rounds.forEach((line) => run.add(line));
 
 const state = {
@@ -13,6 +13,7 @@ const state = {
   tables: new Map(), // by the table's name: how it is sorted, which page
 };
 let judgements = [];
+const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 const pick = { onRound: pickNumber, onParty: (party) => Number.isInteger(party) && pickParty(party) };
 const charts = {
@@ -68,7 +69,7 @@ function showAll() {
 
 function showControls() {
   const [first, last] = [run.rounds[0], run.rounds.at(-1)];
-  const span = first ? `${plural(run.rounds.length, "round")}, ${when(first.time)} to ${when(last.time)}` : "no round yet";
+  const span = first ? `${plural(run.rounds.length, "round")}, ${CLOCK.formatRange(first.time, last.time)}` : "no round yet";
   $("run").replaceChildren(element("strong", {}, given.title), ` · ${last?.method ?? "–"} · ${span}`);
   document.title = `Whom to trust: ${given.title}`;
   $("round").max = Math.max(0, run.rounds.length - 1);
@@ -99,7 +100,7 @@ function showParty() {
   showDetail();
   showMatrix();
   // Lines change with who stands out and who is picked, not with every round.
-  const look = JSON.stringify([state.party, judgements.map((one) => [one.party, one.cause, one.cause && one.group])]);
+  const look = JSON.stringify([state.party, judgements.length, [...colours(judgements)].sort()]);
   if (look !== state.drawn.lines) showLines();
   state.drawn.lines = look;
 }
@@ -155,6 +156,7 @@ function showParties() {
     { title: "Why", left: true, sort: (one) => why(run, one), cell: (one) => element("span", { class: "why" }, why(run, one)) },
   ];
   table($("parties").querySelector(".scroll"), columns, judgements, remembered("parties"), {
+    perPage: 50,
     caption: "The parties, with how much they are heard, their noise and what stands out",
     rowClass: ({ party }) => (party === state.party ? "picked" : ""),
     onRow: ({ party }) => pickParty(party),
@@ -199,12 +201,18 @@ function showLines() {
   const rounds = run.rounds;
   const zoom = rounds.length > 150;
   const [share, noise] = [(round, party) => run.share(round, party), positive((round, party) => run.noise(round, party))];
-  charts.weights.draw([...partySeries(run, judgements, share, state.party), equalLine()], {
-    rounds, zoom, labels: true, tooltip: (x) => partyTip(x, share, times),
-  });
-  charts.noise.draw(partySeries(run, judgements, noise, state.party), {
-    rounds, zoom, log: true, labels: true, tooltip: (x) => partyTip(x, noise, brief),
-  });
+  charts.weights.when(() =>
+    charts.weights.draw([...partySeries(run, judgements, share, state.party), equalLine()], {
+      rounds, zoom, labels: true, tooltip: (x) => partyTip(x, share, times),
+    }),
+  );
+  charts.noise.when(() =>
+    charts.noise.draw(partySeries(run, judgements, noise, state.party), {
+      rounds, zoom, log: true, labels: true, tooltip: (x) => partyTip(x, noise, brief),
+    }),
+  );
+  const standing = judgements.filter((one) => one.cause).length;
+  $("drawn").textContent = standing > MOST ? ` Of the ${standing} that stand out, ${MOST} are drawn.` : "";
   overParties("weights", share, times);
   overParties("noise", noise, brief);
 }
@@ -229,7 +237,9 @@ function showMatrix() {
   if (place < 0) return;
   const round = run.rounds[place];
   const late = place === state.place ? "" : ` (kept of round ${round.number}, the last before)`;
-  section.querySelector("p").textContent = `Correlation of the parties' errors in round ${run.rounds[state.place].number}${late}.`;
+  const all = round.members.length;
+  const part = all > MATRIX ? ` ${MATRIX} of ${all} parties, those in groups and the most suspicious first.` : "";
+  section.querySelector("p").textContent = `Correlation of the parties' errors in round ${run.rounds[state.place].number}${late}.${part}`;
   // Groups side by side, then the most suspicious first.
   const rank = new Map(judgements.map((one, k) => [one.party, k]));
   const key = (member) => [round.group[round.members[member]] ?? NaN, rank.get(round.members[member]) ?? Infinity];
@@ -237,10 +247,11 @@ function showMatrix() {
     const [[groupA, rankA], [groupB, rankB]] = [key(a), key(b)];
     return (Number.isNaN(groupA) ? 1e9 : groupA) - (Number.isNaN(groupB) ? 1e9 : groupB) || rankA - rankB;
   });
-  const look = JSON.stringify([round.number, order, state.party]);
+  const shown = order.slice(0, MATRIX);
+  const look = JSON.stringify([round.number, shown, state.party]);
   if (look === state.drawn.matrix) return;
   state.drawn.matrix = look;
-  drawMatrix(matrix, run, round, order, state.party);
+  matrix.when(() => drawMatrix(matrix, run, round, shown, state.party));
   lazily(section, () => correlationTable(section, round));
 }
 
@@ -335,7 +346,7 @@ function plain(id, names, value, format, log = false) {
     );
     return element("div", {}, element("h3", {}, `Round ${round.number}`), ...lines);
   };
-  charts[id].draw(series, { rounds: run.rounds, log, tooltip, format });
+  charts[id].when(() => charts[id].draw(series, { rounds: run.rounds, log, tooltip, format }));
   const legend = look.map((one) => element("span", {}, element("i", { class: `dot ${one.colour}` }), one.name));
   if (names.length > 1) $(id).querySelector(".legend").replaceChildren(...legend);
   lazily($(id), () => [
@@ -361,7 +372,7 @@ function showRejected() {
   const columns = [
     { title: "Party", left: true, sort: (one) => run.names[one.party], cell: (one) => partyButton(one.party) },
     { title: "Times", down: true, sort: (one) => one.places.length, cell: (one) => String(one.places.length) },
-    { title: "Rounds", left: true, cell: (one) => spans(run, one.places) },
+    { title: "Rounds", left: true, cell: (one) => element("span", { class: "why" }, spans(run, one.places)) },
     { title: "Why", left: true, sort: (one) => one.reason, cell: (one) => element("span", { class: "why" }, one.reason) },
   ];
   const rows = [...found.values()].sort((a, b) => b.places.length - a.places.length);
@@ -376,10 +387,6 @@ function showNotes() {
     { title: "Note", left: true, cell: (round) => element("span", { class: "why" }, round.note) },
   ];
   table($("notes").querySelector(".scroll"), columns, rows, remembered("notes"), { perPage: 50, caption: "Notes" });
-}
-
-function when(time) {
-  return time.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
 
 function duration(seconds) {
@@ -427,7 +434,11 @@ async function follow(place) {
   setTimeout(() => follow(place), 1000);
 }
 
-$("round").addEventListener("input", () => requestAnimationFrame(() => pickPlace(Number($("round").value))));
+let asked = 0;
+$("round").addEventListener("input", () => {
+  cancelAnimationFrame(asked); // one drawing for all that is asked within a frame
+  asked = requestAnimationFrame(() => pickPlace(Number($("round").value)));
+});
 $("earlier").addEventListener("click", () => pickPlace(state.place - 1));
 $("later").addEventListener("click", () => pickPlace(state.place + 1));
 $("party").addEventListener("change", () => {

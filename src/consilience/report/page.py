@@ -40,7 +40,8 @@ def fill(title: str, found: list[dict[str, Any]], live: int | None = None) -> st
     here = files("consilience.report")
     style = here.joinpath("page.css").read_text("utf-8")
     scripts = [here.joinpath(name).read_text("utf-8") for name in SCRIPTS]
-    data = {"title": title, "live": live, "rounds": compact(found)}
+    rounds, texts = compact(found)
+    data = {"title": title, "live": live, "texts": texts, "rounds": rounds}
     content = {
         "policy": policy(style, scripts, live is not None),
         "style": f"<style>{style}</style>",
@@ -65,21 +66,25 @@ def policy(style: str, scripts: list[str], live: bool) -> str:
     )
 
 
-def compact(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines, without what repeats or would make the page too large."""
+def compact(found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the lines without what repeats or would be too much, and the texts they point at."""
     spent = sum(len(line.get("correlation", "")) for line in found)
-    every = -(-spent // _CORRELATIONS)
+    every = max(1, -(-spent // _CORRELATIONS))
+    texts: dict[str, int] = {}
     kept, before = [], None
     for age, line in zip(range(len(found))[::-1], found, strict=True):
         short = {key: value for key, value in line.items() if key not in ("format", "version")}
-        if every > 1 and age % every:
+        if age % every:
             short.pop("correlation", None)
+        for key in ("reasons", "rejected"):
+            if key in line:
+                short[key] = {p: texts.setdefault(t, len(texts)) for p, t in line[key].items()}
         if "parties" in line:
             if line["parties"] == before:
                 short["parties"] = "same"
             before = line["parties"]
         kept.append(short)
-    return kept
+    return kept, list(texts)
 
 
 def _hash(text: str) -> str:

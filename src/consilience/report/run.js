@@ -2,7 +2,8 @@
 // The run: the record's lines, with parties by number, in the order of rounds.
 
 class Run {
-  constructor() {
+  constructor(texts) {
+    this.texts = texts; // that reasons may point at
     this.names = []; // party number -> id
     this.rounds = [];
     this.numbers = new Map(); // party id -> number
@@ -25,7 +26,7 @@ class Run {
     if (line.parties && line.parties !== "same") this.before = line.parties;
     const members = line.parties ? this.before.map((name) => this.number(name)) : [];
     const byParty = (pairs) =>
-      new Map(Object.entries(pairs ?? {}).map(([name, text]) => [this.number(name), text]));
+      new Map(Object.entries(pairs ?? {}).map(([name, text]) => [this.number(name), this.texts[text] ?? text]));
     const rejected = byParty(line.rejected);
     const round = {
       number: line.round,
