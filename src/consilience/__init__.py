@@ -11,7 +11,12 @@ from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.engines.files import aggregate_files
-from consilience.errors import ConsilienceError, MemoryFileError, UpdateError
+from consilience.errors import (
+    ConsilienceError,
+    MemoryFileError,
+    RecordFileError,
+    UpdateError,
+)
 from consilience.estimators.average import (
     GivenCovariance,
     Mean,
@@ -26,6 +31,7 @@ from consilience.estimators.pairwise import Pairwise
 from consilience.estimators.selection import Krum
 from consilience.evidence import Evidence
 from consilience.memory import Memory
+from consilience.record import Record
 
 __version__ = "0.1.0"
 
@@ -45,6 +51,8 @@ __all__ = [
     "Memory",
     "MemoryFileError",
     "Pairwise",
+    "Record",
+    "RecordFileError",
     "TrimmedMean",
     "UpdateError",
     "aggregate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -63,52 +63,40 @@ def merge(
     exact: Annotated[
         bool, typer.Option("--exact", help="Judge by every coordinate, not by a sample.")
     ] = False,
+    record: Annotated[
+        Path | None, typer.Option(help="The run's record, to add this merge to.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Where a page about it goes: .html.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show who would be trusted; write nothing.")
+        bool, typer.Option("--dry-run", help="Show who would be trusted; write no model.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Merge versions of a model from parties nobody can vouch for.
+    """Merge versions of a model that come from parties nobody can vouch for.
 
-    Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out; 2 nothing was
-    written, the message says why; 130 cancelled, nothing was written.
+    Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out, or memory, record
+    or report could not be kept; 2 nothing was merged, the message says why; 130 cancelled.
     """
-    from consilience import merge as merging
+    from consilience.merge import Merge, to_json, to_table
 
     console = Console(stderr=True)
-    if output is None and not dry_run:
-        raise _fail("where should the merged model go? Give -o OUT.safetensors, or --dry-run")
-    if output is not None and output.is_file() and not force and not dry_run:
-        raise _fail(f"{output}: exists already; give another name, or --force to replace it")
+    asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
     try:
-        remembered = None
-        if memory is not None:
-            remembered = consilience.Memory.load(memory) if memory.exists() else _new(memory)
-        with merging.polite_ending(), merging.bar(console) as progress:
-            consensus = consilience.aggregate_files(
-                merging.expand(models),
-                None if dry_run else output,
-                method,
-                remembered,
-                base,
-                exact=exact,
-                progress=progress,
-            )
-        if remembered is not None and memory is not None and not dry_run:
-            remembered.save(memory)
-    except (ConsilienceError, OSError) as error:
+        consensus, lost = asked.run(console)
+    except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None
     except KeyboardInterrupt:
-        console.print("Cancelled; nothing was written.")
+        console.print("Cancelled: nothing half-written is left.")
         raise typer.Exit(130) from None
     if as_json:
-        typer.echo(merging.as_json(consensus, method))
+        typer.echo(to_json(consensus))
     else:
-        Console().print(merging.as_table(consensus))
-        if not dry_run:
-            typer.echo(f"written: {output}")
-    raise typer.Exit(1 if consensus.reasons else 0)
+        Console().print(to_table(consensus))
+        typer.echo("nothing was written" if dry_run else f"written: {output}")
+    for message in lost:
+        console.print(f"merged, but: {message}", style="red", markup=False)
+    raise typer.Exit(1 if consensus.reasons or lost else 0)
 
 
 @app.command()
@@ -201,6 +189,47 @@ def breakdown(
     with _resumable(out) as console:
         page = run(replace(plan, seeds=seeds or plan.seeds), out, console)
         console.print(f"The page: {page}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's record, of aggregate(record=...).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write a page that shows whom to trust, and why: one file that needs no network."""
+    from consilience.report.page import write
+
+    try:
+        rounds = write(run, out)
+    except consilience.RecordFileError as error:
+        raise _fail(str(error)) from None
+    except OSError as error:
+        raise _fail(f"{out}: cannot be written ({error.strerror})") from None
+    typer.echo(f"{out}: {rounds} round{'' if rounds == 1 else 's'}")
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run's record; it may be yet to come.")],
+    host: Annotated[str, typer.Option(help="Who may look: this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
+) -> None:
+    """Show the same page while the run goes on, at an address that only you are told."""
+    from consilience.report.watch import Watch
+
+    try:
+        server = Watch(run, host, port)
+    except consilience.RecordFileError as error:
+        raise _fail(str(error)) from None
+    except OSError as error:
+        raise _fail(f"{host}:{port}: cannot listen there ({error.strerror})") from None
+    with server:
+        waiting = "" if run.exists() else f" ({run} is yet to come)"
+        typer.echo(f"{server.url}{waiting}\nCtrl-C to stop.")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @app.command()

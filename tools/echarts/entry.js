@@ -1,0 +1,22 @@
+export { init } from "echarts/core";
+import { use } from "echarts/core";
+import { HeatmapChart, LineChart } from "echarts/charts";
+import {
+  DataZoomComponent,
+  GridComponent,
+  TooltipComponent,
+  VisualMapComponent,
+} from "echarts/components";
+import { LabelLayout } from "echarts/features";
+import { CanvasRenderer } from "echarts/renderers";
+
+use([
+  CanvasRenderer,
+  DataZoomComponent,
+  GridComponent,
+  HeatmapChart,
+  LabelLayout,
+  LineChart,
+  TooltipComponent,
+  VisualMapComponent,
+]);
