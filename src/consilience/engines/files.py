@@ -74,15 +74,12 @@ def aggregate_files(
         output = None
         if target is not None:
             shards = _shards([base] if base and base.shards else list(sound.values()))
-            output = Output(target, shards, [c.metadata for c in sound.values()], meter.formed)
+            output = Output(target, shards, [c.metadata for c in sound.values()])
         updates = _updates(found, base, output, meter)
-        try:
-            if output is not None:
-                files.enter_context(output)
-                output.lay_out(updates.checkpoint(updates.template()).tensors)
-            return _aggregate(updates, method, memory, exact=exact)
-        except OSError as error:  # of a party's file it would have been an UpdateError
-            raise ConsilienceError(f"{target}: cannot be written ({error.strerror})") from error
+        if output is not None:
+            files.enter_context(output)
+            output.lay_out(updates.checkpoint(updates.template()).tensors)
+        return _aggregate(updates, method, memory, exact=exact)
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -121,10 +118,6 @@ class Meter:
             if self._done == total or time.monotonic() - self._called > _SECONDS_BETWEEN_CALLS:
                 self._called = time.monotonic()
                 self._progress(step, self._done, total)
-
-    def formed(self, count: int) -> None:
-        """Add bytes of the output."""
-        self.advance("combination", count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +168,11 @@ def _updates(
     meter: Meter,
 ) -> FileUpdates:
     parsed = parse(
-        {p: c if isinstance(c, UpdateError) else _tensors(c, output) for p, c in found.items()},
-        None if base is None else _tensors(base, None),
+        {
+            p: c if isinstance(c, UpdateError) else _tensors(c, output, meter)
+            for p, c in found.items()
+        },
+        None if base is None else _tensors(base, None, meter),
     )
     return FileUpdates(
         **{f.name: getattr(parsed, f.name) for f in fields(Updates) if f.init},
@@ -186,20 +182,17 @@ def _updates(
     )
 
 
-def _tensors(checkpoint: Checkpoint, output: Output | None) -> dict[str, FileTensor]:
-    """Return the tensors of a checkpoint, each with its room in the output."""
-    return {
-        name: FileTensor(
-            t.storage,
-            t.dtype,
-            t.shape,
-            None,
-            partial(Nowhere, t.size)
-            if output is None
-            else partial(output.room, checkpoint.tensors, name),
-        )
-        for name, t in checkpoint.tensors.items()
-    }
+def _tensors(checkpoint: Checkpoint, output: Output | None, meter: Meter) -> dict[str, FileTensor]:
+    """Return the tensors of a checkpoint, each with its room in the output; by name, so that the
+    sample, and so the consensus, does not depend on how a model is cut into files."""
+    formed = partial(meter.advance, "combination")
+    made = {}
+    for name, t in sorted(checkpoint.tensors.items()):
+        room: Callable[[], Any] = partial(Nowhere, t.size)
+        if output is not None:
+            room = partial(output.room, checkpoint.tensors, name)
+        made[name] = FileTensor(t.storage, t.dtype, t.shape, None, room, formed)
+    return made
 
 
 def _aggregate(
@@ -207,11 +200,12 @@ def _aggregate(
 ) -> Consensus:
     """Aggregate, and once more without a party whose file fails while it is read."""
     size, count = updates.size * updates.width, len(updates.parties)
+    model = updates.leaves[updates.template()]
     seen = updates.size if exact else sum(stop - start for start, stop in sampled_spans(updates))
     updates.meter.totals = {
         "evidence": seen * updates.width * count,
         "screening": size * count,
-        "combination": nbytes(updates.leaves[updates.template()].values()),
+        "combination": nbytes(model[path] for path in updates.floats),
     }
     try:
         return aggregate(updates, method, memory, exact=exact)

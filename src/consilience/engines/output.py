@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from consilience.engines import npz, safetensors
 from consilience.engines.checkpoint import INDEX, WHOLE, nbytes
-from consilience.engines.stored import FileArray, OutputFile
+from consilience.engines.stored import FileArray, OutputFile, writing
 from consilience.errors import ConsilienceError
 from consilience.tensors import Tensor
 
@@ -33,14 +33,12 @@ class Output:
         path: Path,
         shards: Mapping[str, str] | None,
         metadata: Iterable[safetensors.Metadata],
-        written: Callable[[int], None],
     ) -> None:
         self.path = path
         self.format = "npz" if path.suffix.lower() == ".npz" else "safetensors"
         self.folder = path.suffix.lower() not in {".safetensors", ".npz"}
         self._shards = shards if self.folder and shards else {}
         self._longest = max(metadata, key=lambda entries: len(json.dumps(entries)), default={})
-        self._written = written
         self._partial = path.with_name(f".{path.name}.partial")
         self._lock = -1
         self._model: Mapping[str, Tensor] | None = None
@@ -50,8 +48,9 @@ class Output:
     def __enter__(self) -> Output:
         if not self.path.parent.is_dir():
             raise ConsilienceError(f"{self.path}: there is no folder {self.path.parent}")
-        self._lock = _locked(self._partial)
-        self._clear()
+        with writing(self.path):
+            self._lock = _locked(self._partial)
+            self._clear()
         return self
 
     def __exit__(
@@ -76,33 +75,41 @@ class Output:
         """Make room for tensors like those of a model; what was written before is gone."""
         if self.format == "npz":
             npz.check_writable(model)
-        self._clear()
-        for name, tensors in self._by_file(model).items():
-            file = self._files[name] = OutputFile(self._partial / name, self._written)
-            at = 0 if self.format == "npz" else len(safetensors.header(tensors, self._longest))
-            for key, tensor in tensors.items():
-                dtype = tensor.storage.dtype.newbyteorder("<")  # as in safetensors
-                storage = FileArray(file, at, dtype, tensor.size)
-                self._tensors[key] = replace(tensor, storage=storage)
-                at += tensor.size * dtype.itemsize
-            # Now rather than in the last hour: is there room on the disk?
-            os.posix_fallocate(file.descriptor, 0, max(at, 1))
+        with writing(self.path):
+            self._clear()
+            for name, tensors in self._by_file(model).items():
+                self._lay_out_file(name, tensors)
         self._model = model
 
     def commit(self, metadata: safetensors.Metadata) -> None:
         """Give the output its name, once all of it is on the disk."""
-        if self.format == "npz":
-            self._zip()
-        else:
-            for name, tensors in self._by_file(self._tensors).items():
-                length = min(tensor.storage.offset for tensor in tensors.values())
-                self._files[name].write(safetensors.header(tensors, metadata, length), 0)
-                os.fsync(self._files[name].descriptor)
-        if self.folder and len(self._files) > 1:
-            self._write_index()
-        _sync_folder(self._partial)
-        os.replace(self._partial if self.folder else self._partial / self.path.name, self.path)
-        _sync_folder(self.path.parent)
+        with writing(self.path):
+            if self.format == "npz":
+                self._zip()
+            else:
+                self._write_headers(metadata)
+            if self.folder and len(self._files) > 1:
+                self._write_index()
+            _sync_folder(self._partial)
+            os.replace(self._partial if self.folder else self._partial / self.path.name, self.path)
+            _sync_folder(self.path.parent)
+
+    def _write_headers(self, metadata: safetensors.Metadata) -> None:
+        for name, tensors in self._by_file(self._tensors).items():
+            length = min(tensor.storage.offset for tensor in tensors.values())
+            self._files[name].write(safetensors.header(tensors, metadata, length), 0)
+            os.fsync(self._files[name].descriptor)
+
+    def _lay_out_file(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        file = self._files[name] = OutputFile(self._partial / name, self.path)
+        at = 0 if self.format == "npz" else len(safetensors.header(tensors, self._longest))
+        for key, tensor in tensors.items():
+            dtype = tensor.storage.dtype.newbyteorder("<")  # as in safetensors
+            storage = FileArray(file, at, dtype, tensor.size)
+            self._tensors[key] = replace(tensor, storage=storage)
+            at += tensor.size * dtype.itemsize
+        # Now rather than in the last hour: is there room on the disk?
+        os.posix_fallocate(file.descriptor, 0, max(at, 1))
 
     def _by_file(self, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """Group tensors by their file, wide dtypes first, so that each tensor is aligned."""

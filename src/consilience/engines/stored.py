@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.tensors import Array, Tensor
+from consilience.tensors import Array, Storage, Tensor
 
 # How far ahead of a reader the kernel is asked to fetch: the disk sees requests of this size,
 # whatever the size of a piece.
@@ -91,13 +92,11 @@ class File:
 
 
 class OutputFile:
-    """A file being written, open for positional reads and writes."""
+    """A file being written that will be, or be part of, the target."""
 
-    def __init__(self, path: Path, written: Callable[[int], None]) -> None:
-        self.path = path
-        self.written = written  # told the number of bytes of each piece
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self.descriptor = os.open(path, flags, 0o666)
+    def __init__(self, path: Path, target: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.target = target
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -105,15 +104,26 @@ class OutputFile:
 
     def read_into(self, out: Array, offset: int) -> None:
         """Fill a contiguous array with the bytes from an offset on."""
-        if _pread(self.descriptor, out, offset) < out.nbytes:
-            raise OSError(errno.EIO, "it was cut short by somebody else")
+        with writing(self.target):
+            if _pread(self.descriptor, out, offset) < out.nbytes:
+                raise OSError(errno.EIO, "it was cut short by somebody else")
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Write bytes from an offset on."""
         rest = memoryview(data)
-        while rest:
-            count = os.pwrite(self.descriptor, rest, offset)
-            offset, rest = offset + count, rest[count:]
+        with writing(self.target):
+            while rest:
+                count = os.pwrite(self.descriptor, rest, offset)
+                offset, rest = offset + count, rest[count:]
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Say what could not be written when the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise ConsilienceError(f"{target}: cannot be written ({error.strerror})") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +150,6 @@ class FileArray:
         piece = np.ascontiguousarray(values, self.dtype)
         assert isinstance(self.file, OutputFile)
         self.file.write(piece.view(np.uint8).data, self.offset + start * self.dtype.itemsize)
-        self.file.written(piece.nbytes)
 
 
 @dataclass(frozen=True)
@@ -155,9 +164,10 @@ class Nowhere:
 
 @dataclass(frozen=True, eq=False)
 class FileTensor(Tensor):
-    """A tensor in a party's file, and where a result with its dtype goes."""
+    """A tensor in a party's file, where a result with its dtype goes, and who is told."""
 
     room: Callable[[], FileArray | Nowhere]
+    formed: Callable[[int], None]
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Write coordinates start..stop into the float array ``out``."""
@@ -175,6 +185,11 @@ class FileTensor(Tensor):
     def empty(self) -> FileArray | Nowhere:
         """Return the place in the output for a result of the same dtype and size."""
         return self.room()
+
+    def store(self, values: Array, out: Storage, start: int = 0) -> None:
+        """Round float values to this tensor's dtype, into its place in the output."""
+        super().store(values, out, start)
+        self.formed(values.size * int(self.storage.dtype.itemsize))
 
     def copied(self, theirs: Tensor) -> FileArray | Nowhere:
         """Write another party's numbers to the output."""
