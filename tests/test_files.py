@@ -482,7 +482,7 @@ def test_one_writer_at_a_time_and_no_rubbish(tmp_path: Path):
     (rubbish / "out.safetensors").write_bytes(b"half of a mod")
 
     def another(step, done, total):
-        with pytest.raises(cs.ConsilienceError, match="another process is writing"):
+        with pytest.raises(cs.ConsilienceError, match="another process is writing it"):
             cs.aggregate_files(paths, out)
 
     cs.aggregate_files(paths, out, progress=another)

@@ -78,11 +78,11 @@ def merge(
     Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out, or memory, record
     or report could not be kept; 2 nothing was merged, the message says why; 130 cancelled.
     """
-    from consilience.merge import Merge, to_json, to_table
-
     console = Console(stderr=True)
-    asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
     try:
+        from consilience.merge import Merge, to_json, to_table
+
+        asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
         consensus, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None

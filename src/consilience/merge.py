@@ -197,8 +197,9 @@ def _ending() -> Iterator[Event]:
     ended = Event()
 
     def end(*_: object) -> None:
-        ended.set()
-        raise KeyboardInterrupt
+        if not ended.is_set():  # once: the next must not disturb the clearing up
+            ended.set()
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

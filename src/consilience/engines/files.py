@@ -77,7 +77,8 @@ def aggregate_files(
             output = Output(target, shards, [c.metadata for c in sound.values()])
         updates = _updates(found, base, output, meter)
         if output is not None:
-            files.enter_context(output)
+            files.callback(output.end)
+            output.begin()
             output.lay_out(updates.checkpoint(updates.template()).tensors)
         return _aggregate(updates, method, memory, exact=exact)
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from consilience.engines import npz, safetensors
 from consilience.engines.checkpoint import INDEX, WHOLE, nbytes
@@ -45,24 +44,24 @@ class Output:
         self._files: dict[str, OutputFile] = {}
         self._tensors: dict[str, Tensor] = {}
 
-    def __enter__(self) -> Output:
+    def begin(self) -> None:
+        """Take the hidden folder, and the rubbish in it."""
         if not self.path.parent.is_dir():
             raise ConsilienceError(f"{self.path}: there is no folder {self.path.parent}")
         with writing(self.path):
-            self._lock = _locked(self._partial)
+            while self._lock < 0:
+                self._partial.mkdir(exist_ok=True)
+                self._take_lock(os.open(self._partial, os.O_RDONLY | os.O_DIRECTORY))
             self._clear()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
+        """Remove what has not got its name; fit to be called at any time."""
+        if self._lock < 0:
+            return
         self._clear()
         if self._still_there():
             self._partial.rmdir()
-        os.close(self._lock)
+        self._give_back()
 
     def room(self, model: Mapping[str, Tensor], name: str) -> FileArray:
         """Return the place of a tensor in an output with the dtypes of a model."""
@@ -151,33 +150,28 @@ class Output:
             for path in self._partial.iterdir():
                 path.unlink()
 
+    def _take_lock(self, folder: int) -> None:
+        import fcntl  # here, since Windows has none and may do without files
+
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise ConsilienceError(f"{self.path}: another process is writing it") from None
+        self._lock = folder
+        if not self._still_there():  # its last owner renamed or removed it just before
+            self._give_back()
+
+    def _give_back(self) -> None:
+        lock, self._lock = self._lock, -1
+        os.close(lock)
+
     def _still_there(self) -> bool:
         """Tell whether the hidden folder has its name still, and is not somebody else's by now."""
-        return _is(self._lock, self._partial)
-
-
-def _locked(folder: Path) -> int:
-    """Make a folder, or take over the one somebody left, and return its lock."""
-    import fcntl  # here, since Windows has none and may do without files
-
-    while True:
-        folder.mkdir(exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise ConsilienceError(f"{folder}: another process is writing this output") from None
-        if _is(lock, folder):
-            return lock
-        os.close(lock)  # its last owner renamed or removed it just before it was locked
-
-
-def _is(descriptor: int, folder: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
-    except FileNotFoundError:
-        return False
+            return os.path.samestat(os.fstat(self._lock), os.stat(self._partial))
+        except FileNotFoundError:
+            return False
 
 
 def _sync_folder(folder: Path) -> None:
