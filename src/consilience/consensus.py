@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from consilience.beliefs import Beliefs, Estimator
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
-from consilience.deliberation import InProcess, deliberate
+from consilience.deliberation import InProcess, Verdict, deliberate
 from consilience.errors import ConsilienceError
 from consilience.estimators.uncertainty import noise_intervals
 from consilience.evidence import Matrix, Vector
@@ -107,17 +107,42 @@ def _evidence_based(
     engine = InProcess(updates)
     parsed = perf_counter() - started
     verdict = deliberate(engine, estimator, memory, sample_counts, exact=exact)
-    updates, weights, beliefs = engine.updates, verdict.weights[:-1], verdict.beliefs
-    result = updates.rebuild(engine.value, int(np.argmax(weights)))
+    heaviest = int(np.argmax(verdict.weights[:-1]))
+    result = engine.updates.rebuild(engine.value, heaviest)
     if memory is not None:
-        memory.keep(verdict.evidence, beliefs)
+        memory.keep(verdict.evidence, verdict.beliefs)
+    return conclude(engine.updates, result, verdict, {"parsing": parsed})
+
+
+class Roll(Protocol):
+    """Who sent something, and whose update was usable."""
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Everybody, in the caller's order."""
+        ...
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Those whose updates were used."""
+        ...
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
+        """The others, with reasons."""
+        ...
+
+
+def conclude(roll: Roll, value: Any, verdict: Verdict, seconds: dict[str, float]) -> Consensus:
+    """Return the consensus that a verdict came to."""
+    beliefs = verdict.beliefs
     position = {party: j for j, party in enumerate(beliefs.parties)}
-    here = [position[party] for party in updates.parties]
-    block = beliefs.evidence.find(updates.parties)
+    here = [position[party] for party in roll.parties]
+    block = beliefs.evidence.find(roll.parties)
     return _consensus(
-        updates,
-        result,
-        weights,
+        roll,
+        value,
+        verdict.weights[:-1],
         beliefs.noise[here],
         None if beliefs.covariance is None else beliefs.covariance[np.ix_(here, here)],
         None if beliefs.variance is None else float(beliefs.variance[block]),
@@ -127,7 +152,7 @@ def _evidence_based(
             "converged": beliefs.converged,
             "objective": beliefs.objective,
             "coordinates_seen": verdict.seen,
-            "seconds": {"parsing": parsed, **verdict.seconds},
+            "seconds": {**seconds, **verdict.seconds},
         },
     )
 
@@ -148,7 +173,7 @@ def _coordinatewise(
 
 
 def _consensus(
-    updates: Updates,
+    roll: Roll,
     value: Any,
     weights: Vector,
     noise: Vector,
@@ -158,16 +183,16 @@ def _consensus(
     diagnostics: dict[str, Any],
 ) -> Consensus:
     """Put the results in the caller's order, and count the parties that have a say."""
-    position = {party: j for j, party in enumerate(updates.parties)}
-    order = [position[party] for party in updates.given if party in position]
+    position = {party: j for j, party in enumerate(roll.parties)}
+    order = [position[party] for party in roll.given if party in position]
     said = float(np.abs(weights).sum()) ** 2 / float(weights @ weights)
     return Consensus(
         value,
-        tuple(updates.parties[j] for j in order),
-        {p: float(weights[position[p]]) if p in position else 0.0 for p in updates.given},
-        {p: float(noise[position[p]]) if p in position else np.nan for p in updates.given},
+        tuple(roll.parties[j] for j in order),
+        {p: float(weights[position[p]]) if p in position else 0.0 for p in roll.given},
+        {p: float(noise[position[p]]) if p in position else np.nan for p in roll.given},
         None if covariance is None else covariance[np.ix_(order, order)],
-        {p: updates.rejected[p] for p in updates.given if p in updates.rejected},
+        {p: roll.rejected[p] for p in roll.given if p in roll.rejected},
         variance,
         beliefs,
         {**diagnostics, "effective_parties": said},
