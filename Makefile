@@ -18,7 +18,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.consensus
+	$(BIN)/python -m benchmarks.speed
 
 # All of it takes hours: choose with consilience bench robustness --help.
 robustness: $(VENV)/.dev

@@ -41,8 +41,8 @@ _ERROR = 0.0075
 SHARE = 16
 _SPAN = 4096
 # OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
-# ones, four times faster for ten parties than its general kernel (make bench shows it), and on the
-# thread that asks: more parties than _TILE are multiplied tile by tile.
+# ones, four times faster for ten parties than its general kernel, and on the thread that asks: more
+# parties than _TILE are multiplied tile by tile.
 _SMALL_PRODUCT = 1_000_000
 _TILE = 32
 # A reference this many times farther from its peers than another party is not a good one.
