@@ -80,8 +80,9 @@ def aggregate(
         center: where a prior expects the truth: the previous global model if the updates are
             parameters. Zero, for gradients and differences, if not given.
         sample_counts: how many samples each party says it used. ``mean`` and ``geometric-median``
-            weigh by them; the other methods infer quality from the evidence.
-        exact: look at every coordinate also where a sample of 65,536 or more would do.
+            weigh by them, ``pairwise`` makes from half a vote to two of them; the other methods
+            infer quality from the evidence.
+        exact: look at every coordinate also where a sample of them would do.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
