@@ -77,6 +77,7 @@ class LineChart extends Chart {
   }
 
   place() {
+    this.marker.hidden = true;
     if (!this.drawn) return;
     const x = this.canvas.convertToPixel({ xAxisIndex: 0 }, this.picked ?? NaN);
     const inside = this.canvas.containPixel("grid", [x, this.canvas.getHeight() / 2]);
@@ -87,6 +88,7 @@ class LineChart extends Chart {
   draw(series, { rounds, log = false, tooltip, labels = false, zoom = false, format = brief }) {
     const quiet = { color: colour("muted"), fontSize: 11 };
     const wide = this.holder.clientWidth > 480;
+    const named = labels ? legible(series, log) : new Set();
     this.drawn = true;
     super.draw({
       grid: { left: 46, right: labels && wide ? 112 : 14, top: 12, bottom: zoom ? 64 : 26 },
@@ -120,10 +122,9 @@ class LineChart extends Chart {
         sampling: "lttb",
         triggerLineEvent: true,
         emphasis: { disabled: true },
-        labelLayout: { moveOverlap: "shiftY" },
         itemStyle: { color: one.lineStyle.color },
         ...one,
-        endLabel: one.label && labels && wide ? endLabel(one) : { show: false },
+        endLabel: named.has(one) && wide ? endLabel(one) : { show: false },
       })),
     });
   }
@@ -131,9 +132,27 @@ class LineChart extends Chart {
 
 // Powers of ten as marks, or of two where there would be too few.
 function logAxis(series) {
-  const values = series.flatMap(({ data }) => data.map(([, y]) => y));
-  const [low, high] = values.reduce(([a, b], y) => [Math.min(a, y), Math.max(b, y)], [Infinity, 0]);
+  const [low, high] = extent(series);
   return { type: "log", logBase: high / low > 100 ? 10 : 2 };
+}
+
+function extent(series) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { data } of series) for (const [, y] of data) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  return [low, high];
+}
+
+// The lines whose labels would not stand on those of lines before them.
+function legible(series, log) {
+  const [low, high] = extent(series);
+  const height = (y) => (log ? Math.log(y / low) / Math.log(high / low) : (y - low) / (high - low));
+  const found = new Map();
+  for (const one of series) {
+    if (!one.label || !one.data.length) continue;
+    const end = height(one.data.at(-1)[1]);
+    if ([...found.values()].every((other) => Math.abs(other - end) > 0.06)) found.set(one, end);
+  }
+  return new Set(found.keys());
 }
 
 function endLabel({ label, lineStyle }) {

@@ -447,6 +447,7 @@ $("party").addEventListener("change", () => {
 });
 $("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
 document.addEventListener("keydown", onKey);
+addEventListener("beforeprint", () => [matrix, ...Object.values(charts)].forEach((chart) => chart.look(true)));
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 prefersDark.addEventListener("change", () => setTheme(prefersDark.matches));
 if (given.live !== null) {
