@@ -3,6 +3,7 @@
 
 const TOLD = 16; // parties in a tooltip
 const COLUMNS = 12; // parties in a table
+const CALM = ["group2", "group1", "group3", "little"]; // colours that accuse nobody
 
 function showLines() {
   const rounds = run.rounds;
@@ -110,7 +111,7 @@ function plain(id, names, value, format, log = false) {
   if (!found) return;
   const look = names.map((name, k) => ({
     name,
-    colour: name === "usable" ? "other" : `group${k % GROUP_COLOURS}`,
+    colour: name === "usable" ? "other" : CALM[k % CALM.length],
   }));
   const series = look.map((one) => ({
     id: one.name,
