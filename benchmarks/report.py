@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,7 @@ from consilience import Beliefs, Consensus, Evidence, Record
 from consilience.evidence import Block, Matrix, Vector
 from consilience.report.page import write
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium")
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]"
 # Two frames after the input, the browser has drawn what came of it.
 PICK = """async place => {

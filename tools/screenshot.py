@@ -1,6 +1,7 @@
 """Photograph a report's page: python tools/screenshot.py report.html docs/figures/report.png"""
 
 import argparse
+import shutil
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -17,7 +18,9 @@ def main() -> None:
     arguments.add_argument("--party", help="the party to pick")
     given = arguments.parse_args()
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = play.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page(
             viewport={"width": given.width, "height": given.height},
             color_scheme="dark" if given.dark else "light",
