@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -14,11 +16,14 @@ from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
 from consilience.deliberation import InProcess, Verdict, deliberate
-from consilience.errors import ConsilienceError
+from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.uncertainty import noise_intervals
 from consilience.evidence import Matrix, Vector
 from consilience.memory import Memory
+from consilience.record import Record
 from consilience.updates import Updates, parse
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +73,7 @@ def aggregate(
     sample_counts: Mapping[str, float] | Sequence[float] | None = None,
     *,
     exact: bool = False,
+    record: Record | str | os.PathLike[str] | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -83,6 +89,7 @@ def aggregate(
             weigh by them, ``pairwise`` makes from half a vote to two of them; the other methods
             infer quality from the evidence.
         exact: look at every coordinate also where a sample of them would do.
+        record: the run's record, or its file, to add this round to (see docs/record.md).
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
@@ -92,8 +99,21 @@ def aggregate(
     counts, bad = _counts(sample_counts, parsed)
     parsed = parsed.without(bad)
     if isinstance(chosen, TrimmedMean):
-        return _coordinatewise(parsed, chosen, started, exact=exact)
-    return _evidence_based(parsed, chosen, memory, counts, started, exact=exact)
+        consensus = _coordinatewise(parsed, chosen, started, exact=exact)
+    else:
+        consensus = _evidence_based(parsed, chosen, memory, counts, started, exact=exact)
+    consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    if record is not None:
+        _write_down(consensus, record)
+    return consensus
+
+
+def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -> None:
+    """Add to a record, which is not worth losing a consensus for."""
+    try:
+        (record if isinstance(record, Record) else Record(record)).append(consensus)
+    except (OSError, RecordFileError) as error:
+        log.error("the round is missing from its record, the consensus is not: %s", error)
 
 
 def _evidence_based(
