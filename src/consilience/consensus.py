@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from consilience.beliefs import Beliefs, Estimator
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
-from consilience.deliberation import InProcess, deliberate
+from consilience.deliberation import InProcess, Verdict, deliberate
 from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.uncertainty import noise_intervals
 from consilience.evidence import Matrix, Vector
@@ -86,8 +86,9 @@ def aggregate(
         center: where a prior expects the truth: the previous global model if the updates are
             parameters. Zero, for gradients and differences, if not given.
         sample_counts: how many samples each party says it used. ``mean`` and ``geometric-median``
-            weigh by them; the other methods infer quality from the evidence.
-        exact: look at every coordinate also where a sample of 65,536 or more would do.
+            weigh by them, ``pairwise`` makes from half a vote to two of them; the other methods
+            infer quality from the evidence.
+        exact: look at every coordinate also where a sample of them would do.
         record: the run's record, or its file, to add this round to (see docs/record.md).
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
@@ -127,17 +128,42 @@ def _evidence_based(
     engine = InProcess(updates)
     parsed = perf_counter() - started
     verdict = deliberate(engine, estimator, memory, sample_counts, exact=exact)
-    updates, weights, beliefs = engine.updates, verdict.weights[:-1], verdict.beliefs
-    result = updates.rebuild(engine.value, int(np.argmax(weights)))
+    heaviest = int(np.argmax(verdict.weights[:-1]))
+    result = engine.updates.rebuild(engine.value, heaviest)
     if memory is not None:
-        memory.keep(verdict.evidence, beliefs)
+        memory.keep(verdict.evidence, verdict.beliefs)
+    return conclude(engine.updates, result, verdict, {"parsing": parsed})
+
+
+class Roll(Protocol):
+    """Who sent something, and whose update was usable."""
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Everybody, in the caller's order."""
+        ...
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Those whose updates were used."""
+        ...
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
+        """The others, with reasons."""
+        ...
+
+
+def conclude(roll: Roll, value: Any, verdict: Verdict, seconds: dict[str, float]) -> Consensus:
+    """Return the consensus that a verdict came to."""
+    beliefs = verdict.beliefs
     position = {party: j for j, party in enumerate(beliefs.parties)}
-    here = [position[party] for party in updates.parties]
-    block = beliefs.evidence.find(updates.parties)
+    here = [position[party] for party in roll.parties]
+    block = beliefs.evidence.find(roll.parties)
     return _consensus(
-        updates,
-        result,
-        weights,
+        roll,
+        value,
+        verdict.weights[:-1],
         beliefs.noise[here],
         None if beliefs.covariance is None else beliefs.covariance[np.ix_(here, here)],
         None if beliefs.variance is None else float(beliefs.variance[block]),
@@ -147,7 +173,7 @@ def _evidence_based(
             "converged": beliefs.converged,
             "objective": beliefs.objective,
             "coordinates_seen": verdict.seen,
-            "seconds": {"parsing": parsed, **verdict.seconds},
+            "seconds": {**seconds, **verdict.seconds},
         },
     )
 
@@ -168,7 +194,7 @@ def _coordinatewise(
 
 
 def _consensus(
-    updates: Updates,
+    roll: Roll,
     value: Any,
     weights: Vector,
     noise: Vector,
@@ -178,16 +204,16 @@ def _consensus(
     diagnostics: dict[str, Any],
 ) -> Consensus:
     """Put the results in the caller's order, and count the parties that have a say."""
-    position = {party: j for j, party in enumerate(updates.parties)}
-    order = [position[party] for party in updates.given if party in position]
+    position = {party: j for j, party in enumerate(roll.parties)}
+    order = [position[party] for party in roll.given if party in position]
     said = float(np.abs(weights).sum()) ** 2 / float(weights @ weights)
     return Consensus(
         value,
-        tuple(updates.parties[j] for j in order),
-        {p: float(weights[position[p]]) if p in position else 0.0 for p in updates.given},
-        {p: float(noise[position[p]]) if p in position else np.nan for p in updates.given},
+        tuple(roll.parties[j] for j in order),
+        {p: float(weights[position[p]]) if p in position else 0.0 for p in roll.given},
+        {p: float(noise[position[p]]) if p in position else np.nan for p in roll.given},
         None if covariance is None else covariance[np.ix_(order, order)],
-        {p: updates.rejected[p] for p in updates.given if p in updates.rejected},
+        {p: roll.rejected[p] for p in roll.given if p in roll.rejected},
         variance,
         beliefs,
         {**diagnostics, "effective_parties": said},

@@ -41,11 +41,10 @@ _ERROR = 0.0075
 SHARE = 16
 _SPAN = 4096
 # OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
-# ones, four times faster for ten parties than its general kernel (make bench shows it), and on the
-# thread that asks. For more parties than _FEW its general kernel is faster, and threads by itself.
+# ones, four times faster for ten parties than its general kernel, and on the thread that asks: more
+# parties than _TILE are multiplied tile by tile.
 _SMALL_PRODUCT = 1_000_000
-_FEW = 40
-_CHUNK = 1 << 19  # numbers
+_TILE = 32
 # A reference this many times farther from its peers than another party is not a good one.
 _FAR = 1000.0
 
@@ -285,27 +284,22 @@ def _distances(
     have in common does not cancel.
     """
     points = len(updates.parties) + 1
-    few = points <= _FEW
-    width = max(256, min(8192, (_SMALL_PRODUCT // points if few else _CHUNK) // points))
+    width = max(256, min(8192, _SMALL_PRODUCT // min(points, _TILE) ** 2))
 
     def products(chunks: Sequence[tuple[int, int]]) -> Matrix:
         total, buffer = np.zeros((points, points)), np.empty((points, width), dtype)
         for start, stop in chunks:
             chunk = buffer[:, : stop - start]
             updates.read(start, stop, chunk, about=reference)
-            if few:  # the same array on both sides would call the slow symmetric product
-                total[:, :-1] += chunk @ chunk[:-1].T
-                total[-1, -1] += chunk[-1] @ chunk[-1]
-            else:
-                total += chunk @ chunk.T
+            _add_products(total, chunk)
         return total
 
     chunks = list(_chunks(spans, width))
     work = stripes(chunks, points * sum(stop - start for start, stop in spans))
     gram = np.zeros((points, points))
-    for total in in_order(products, work, None if few else 1):
+    for total in in_order(products, work):
         gram += total
-    gram[:-1, -1] = gram[-1, :-1]
+    gram = np.tril(gram) + np.tril(gram, -1).T
     squares = np.diag(gram)
     sums = squares[:, None] + squares
     distances = np.maximum(sums - gram - gram.T, 0.0)
@@ -315,6 +309,20 @@ def _distances(
     lost = bool(ratio.any()) or not np.isfinite(gram).all()
     np.fill_diagonal(distances, 0.0)
     return distances / sum(stop - start for start, stop in spans), lost
+
+
+def _add_products(total: Matrix, chunk: npt.NDArray[Any]) -> None:
+    """Add the inner products of a chunk's rows to the lower triangle of a matrix."""
+    points = len(chunk)
+    tile = -(-points // -(-points // _TILE))  # as equal as can be
+    for low in range(0, points, tile):
+        rows = chunk[low : low + tile]
+        high = low + len(rows) - 1
+        for at in range(0, low, tile):
+            total[low : high + 1, at : at + tile] += rows @ chunk[at : at + tile].T
+        # The same array on both sides would make numpy call the slow symmetric product.
+        total[low : high + 1, low:high] += rows @ rows[:-1].T
+        total[high, high] += rows[-1] @ rows[-1]
 
 
 def _chunks(spans: list[tuple[int, int]], width: int) -> Iterable[tuple[int, int]]:

@@ -86,11 +86,9 @@ class Updates:
         self._read_centre(start, stop, out[count:])
         if self.stack is not None and (about is None or self.stack.dtype == out.dtype):
             rows = self.stack[:, start:stop]
-            if about is None:
-                np.copyto(out[:count], rows, casting="same_kind")
-            else:  # in one pass over memory instead of two
-                np.subtract(rows, rows[about], out=out[:count])
-                out[count:] -= rows[about]
+            np.copyto(out[:count], rows, casting="same_kind")
+            if about is not None:  # in place, on what is in the cache, is the fastest way
+                out -= rows[about]
             return
         for path, low, high, at in self.pieces(start, stop):
             for row, leaves in zip(out, self.leaves, strict=False):

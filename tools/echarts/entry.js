@@ -7,7 +7,6 @@ import {
   TooltipComponent,
   VisualMapComponent,
 } from "echarts/components";
-import { LabelLayout } from "echarts/features";
 import { CanvasRenderer } from "echarts/renderers";
 
 use([
@@ -15,7 +14,6 @@ use([
   DataZoomComponent,
   GridComponent,
   HeatmapChart,
-  LabelLayout,
   LineChart,
   TooltipComponent,
   VisualMapComponent,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
 
 from consilience.evidence import Matrix, Vector
 
@@ -16,7 +15,11 @@ _NAMED = 5  # members of a group, before the rest are counted
 
 def groups_of(parties: Sequence[str], shared: Matrix) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
-    _, label = connected_components(shared >= _TOGETHER, directed=False)
+    # By hand: scipy's module for graphs takes longer to import than this package without it.
+    together = (shared >= _TOGETHER) | np.eye(len(parties), dtype=bool)
+    label, least = np.arange(len(parties)), np.zeros(0)
+    while not np.array_equal(label, least):
+        least, label = label, np.where(together, label, len(parties)).min(axis=1)
     members = [np.flatnonzero(label == group).tolist() for group in np.unique(label)]
     found = [tuple(parties[j] for j in group) for group in members if len(group) > 1]
     return tuple(sorted(found, key=lambda group: (-len(group), group)))

@@ -33,7 +33,9 @@ class Chart {
     this.seen = false;
     this.waiting = null;
     new ResizeObserver(() => this.canvas.resize()).observe(this.holder);
-    new IntersectionObserver((changes) => this.look(changes.at(-1).isIntersecting), { rootMargin: "50px" }).observe(this.holder);
+    new IntersectionObserver((changes) => this.look(changes.at(-1).isIntersecting), {
+      rootMargin: "50px",
+    }).observe(this.holder);
   }
 
   // What is out of sight is drawn when it comes into sight.
@@ -77,6 +79,7 @@ class LineChart extends Chart {
   }
 
   place() {
+    this.marker.hidden = true;
     if (!this.drawn) return;
     const x = this.canvas.convertToPixel({ xAxisIndex: 0 }, this.picked ?? NaN);
     const inside = this.canvas.containPixel("grid", [x, this.canvas.getHeight() / 2]);
@@ -87,6 +90,7 @@ class LineChart extends Chart {
   draw(series, { rounds, log = false, tooltip, labels = false, zoom = false, format = brief }) {
     const quiet = { color: colour("muted"), fontSize: 11 };
     const wide = this.holder.clientWidth > 480;
+    const named = labels ? legible(series, log) : new Set();
     this.drawn = true;
     super.draw({
       grid: { left: 46, right: labels && wide ? 112 : 14, top: 12, bottom: zoom ? 64 : 26 },
@@ -104,7 +108,9 @@ class LineChart extends Chart {
         axisLabel: { ...quiet, formatter: format, hideOverlap: true },
         splitLine: { lineStyle: { color: colour("line") } },
       },
-      dataZoom: zoom ? [{ type: "slider", height: 22, bottom: 8, showDataShadow: false, textStyle: quiet }] : [],
+      dataZoom: zoom
+        ? [{ type: "slider", height: 22, bottom: 8, showDataShadow: false, textStyle: quiet }]
+        : [],
       tooltip: {
         trigger: "axis",
         confine: true,
@@ -120,10 +126,9 @@ class LineChart extends Chart {
         sampling: "lttb",
         triggerLineEvent: true,
         emphasis: { disabled: true },
-        labelLayout: { moveOverlap: "shiftY" },
         itemStyle: { color: one.lineStyle.color },
         ...one,
-        endLabel: one.label && labels && wide ? endLabel(one) : { show: false },
+        endLabel: named.has(one) && wide ? endLabel(one) : { show: false },
       })),
     });
   }
@@ -131,13 +136,41 @@ class LineChart extends Chart {
 
 // Powers of ten as marks, or of two where there would be too few.
 function logAxis(series) {
-  const values = series.flatMap(({ data }) => data.map(([, y]) => y));
-  const [low, high] = values.reduce(([a, b], y) => [Math.min(a, y), Math.max(b, y)], [Infinity, 0]);
+  const [low, high] = extent(series);
   return { type: "log", logBase: high / low > 100 ? 10 : 2 };
 }
 
+function extent(series) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { data } of series)
+    for (const [, y] of data) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  return [low, high];
+}
+
+// The lines whose labels would not stand on those of lines before them.
+function legible(series, log) {
+  const [low, high] = extent(series);
+  const height = (y) => (log ? Math.log(y / low) / Math.log(high / low) : (y - low) / (high - low));
+  const found = new Map();
+  for (const one of series) {
+    if (!one.label || !one.data.length) continue;
+    const end = height(one.data.at(-1)[1]);
+    if ([...found.values()].every((other) => Math.abs(other - end) > 0.06)) found.set(one, end);
+  }
+  return new Set(found.keys());
+}
+
 function endLabel({ label, lineStyle }) {
-  return { show: true, formatter: () => label, color: lineStyle.color, width: 96, overflow: "truncate", distance: 6, fontSize: 12, fontWeight: 600 };
+  return {
+    show: true,
+    formatter: () => label,
+    color: lineStyle.color,
+    width: 96,
+    overflow: "truncate",
+    distance: 6,
+    fontSize: 12,
+    fontWeight: 600,
+  };
 }
 
 function points(rounds, value) {
@@ -152,7 +185,9 @@ function points(rounds, value) {
 // A line for each party that stands out or is picked; the others in grey, or their quantiles.
 function partySeries(run, judgements, value, picked) {
   const named = colours(judgements);
-  const loud = judgements.filter((one, k) => (one.cause && k < MOST) || one.party === picked).map((one) => one.party);
+  const loud = judgements
+    .filter((one, k) => (one.cause && k < MOST) || one.party === picked)
+    .map((one) => one.party);
   const others = judgements.filter((one) => !one.cause && one.party !== picked).map((one) => one.party);
   const grey = { color: colour("other"), width: 1 };
   const series =
@@ -177,7 +212,11 @@ function partySeries(run, judgements, value, picked) {
     series.push({
       id: String(party),
       data: points(run.rounds, (round) => value(round, party)),
-      lineStyle: { color: colour(named.get(party) ?? "picked"), width: chosen ? 3.5 : 2, opacity: faded ? 0.45 : 1 },
+      lineStyle: {
+        color: colour(named.get(party) ?? "picked"),
+        width: chosen ? 3.5 : 2,
+        opacity: faded ? 0.45 : 1,
+      },
       label: labels.get(party) ?? null,
       z: chosen ? 4 : 3,
     });
@@ -201,7 +240,8 @@ function seriesLabels(run, judgements, loud, picked) {
   const found = new Map();
   for (const { cause, members } of clusters(judgements)) {
     const names = members.map((one) => run.names[one.party]);
-    if (cause === "together") found.set(members[0].party, list(names, 2).replace(" and ", " +").replace(" more", ""));
+    if (cause === "together")
+      found.set(members[0].party, list(names, 2).replace(" and ", " +").replace(" more", ""));
     else members.slice(0, 3).forEach((one, k) => found.set(one.party, names[k]));
   }
   return new Map([...found].filter(([party]) => loud.includes(party)).slice(0, LABELLED));
@@ -256,7 +296,11 @@ function drawMatrix(chart, run, round, order, picked) {
       className: "tip",
       transitionDuration: 0,
       formatter: ({ data: [column, row, found] }) =>
-        element("div", {}, row === column ? names[row] : `${names[row]} and ${names[column]}: ${found.toFixed(2)}`),
+        element(
+          "div",
+          {},
+          row === column ? names[row] : `${names[row]} and ${names[column]}: ${found.toFixed(2)}`,
+        ),
     },
     series: [
       {

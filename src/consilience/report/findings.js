@@ -79,7 +79,10 @@ function sentence(run, { cause, members }) {
   if (cause === "rejected") {
     const [one] = members;
     const often = one.rejected === one.rounds ? "every time" : `${one.rejected} times`;
-    return [...names, ` ${was} rejected ${often} in the last ${plural(one.rounds, "round")}: ${one.refusal}.`];
+    return [
+      ...names,
+      ` ${was} rejected ${often} in the last ${plural(one.rounds, "round")}: ${one.refusal}.`,
+    ];
   }
   if (cause === "together") {
     if (members.length === 1) return [...names, ` moves with others that are not there: heard ${share}.`];
@@ -107,7 +110,8 @@ function headline(run, place, judgements) {
 function remainder(run, place, judgements) {
   const round = run.rounds[place];
   if (!round) return "The page shows rounds as they are written.";
-  if (!round.members.length) return `Round ${round.number} came to nothing${round.note ? `: ${round.note}` : "."}`;
+  if (!round.members.length)
+    return `Round ${round.number} came to nothing${round.note ? `: ${round.note}` : "."}`;
   const rest = judgements.filter((one) => !one.cause);
   const shares = rest.map((one) => one.share);
   const alike = Math.max(...shares) - Math.min(...shares) < 1e-3;

@@ -13,7 +13,8 @@ from typing import Any
 
 from consilience.record import lines
 
-SCRIPTS = ("vendor/echarts.js", "run.js", "findings.js", "tables.js", "charts.js", "page.js")
+_ORDER = ("run", "findings", "tables", "charts", "views", "plots", "page")
+SCRIPTS = ("vendor/echarts.js", *(f"{name}.js" for name in _ORDER))
 # Correlations are kept of as many rounds as fit: of all, up to a few hundred rounds of 50 parties.
 _CORRELATIONS = 1 << 20  # characters
 

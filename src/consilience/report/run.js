@@ -26,7 +26,12 @@ class Run {
     if (line.parties && line.parties !== "same") this.before = line.parties;
     const members = line.parties ? this.before.map((name) => this.number(name)) : [];
     const byParty = (pairs) =>
-      new Map(Object.entries(pairs ?? {}).map(([name, text]) => [this.number(name), this.texts[text] ?? text]));
+      new Map(
+        Object.entries(pairs ?? {}).map(([name, text]) => [
+          this.number(name),
+          typeof text === "number" ? this.texts[text] : text,
+        ]),
+      );
     const rejected = byParty(line.rejected);
     const round = {
       number: line.round,
@@ -106,7 +111,10 @@ function quantile(sorted, share) {
 }
 
 function median(values) {
-  return quantile(values.filter((value) => !Number.isNaN(value)).sort((a, b) => a - b), 0.5);
+  return quantile(
+    values.filter((value) => !Number.isNaN(value)).sort((a, b) => a - b),
+    0.5,
+  );
 }
 
 function mean(values) {
@@ -116,7 +124,7 @@ function mean(values) {
 // "3–7, 12": places in the run, as the numbers of their rounds.
 function spans(run, places) {
   const parts = [];
-  for (let k = 0; k < places.length; ) {
+  for (let k = 0; k < places.length;) {
     let end = k;
     while (places[end + 1] === places[end] + 1) end++;
     const [from, to] = [run.rounds[places[k]].number, run.rounds[places[end]].number];

@@ -25,8 +25,16 @@ function table(holder, columns, rows, state, { perPage = Infinity, caption, rowC
         "table",
         {},
         element("caption", {}, caption),
-        element("thead", {}, element("tr", {}, ...columns.map((column, k) => header(column, k, state, draw)))),
-        element("tbody", {}, ...ordered.slice(start, start + perPage).map((row) => body(columns, row, rowClass, onRow))),
+        element(
+          "thead",
+          {},
+          element("tr", {}, ...columns.map((column, k) => header(column, k, state, draw))),
+        ),
+        element(
+          "tbody",
+          {},
+          ...ordered.slice(start, start + perPage).map((row) => body(columns, row, rowClass, onRow)),
+        ),
       ),
       ...(pages > 1 ? [pager(state, pages, draw)] : []),
     );
@@ -70,7 +78,11 @@ function body(columns, row, rowClass, onRow) {
     attributes,
     ...columns.map((column, k) => {
       const kind = k === 0 ? "th" : "td";
-      return element(kind, { class: column.left ? "left" : null, scope: k === 0 ? "row" : null }, column.cell(row));
+      return element(
+        kind,
+        { class: column.left ? "left" : null, scope: k === 0 ? "row" : null },
+        column.cell(row),
+      );
     }),
   );
 }

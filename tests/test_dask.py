@@ -1,0 +1,134 @@
+"""Shards on a real Dask scheduler with two real workers, on loopback; one is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+import consilience as cs
+import shards
+
+distributed = pytest.importorskip("distributed")
+from consilience.engines.dask import aggregate_shards  # noqa: E402
+
+pytestmark = [
+    pytest.mark.integration,
+    # What Dask says about dead workers and closing sockets is its own affair.
+    pytest.mark.filterwarnings("default"),
+]
+COUNT = 6
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A scheduler, two workers and a client: (client, the workers' processes)."""
+    where = tmp_path / "scheduler.json"
+    paths = [str(Path(shards.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    common = ["--scheduler-file", str(where), "--no-dashboard"]
+
+    def start(what, *options):
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *common, *options]
+        with open(tmp_path / f"{what}.log", "ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=tmp_path)
+
+    running = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
+    try:
+        deadline = time.monotonic() + 60
+        while not where.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        workers = [
+            start("worker", "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny")
+            for _ in range(2)
+        ]
+        running += workers
+        with distributed.Client(scheduler_file=str(where), timeout=60) as client:
+            client.wait_for_workers(2, timeout=60)
+            yield client, workers
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(timeout=30)
+
+
+def loads(**how):
+    return [partial(shards.load, n, **how) for n in range(COUNT)]
+
+
+def whole(bad=None):
+    """The same parties, all shards in this process."""
+    parts = [shards.load(n, bad) for n in range(COUNT)]
+    return {p: {str(n): part[p]["w"] for n, part in enumerate(parts)} for p in parts[0]}
+
+
+def saved(consensus):
+    return [np.load(path).tobytes() for path in consensus.value]
+
+
+def test_shards_agree_with_one_process_and_survive_a_killed_worker(cluster, tmp_path):
+    client, workers = cluster
+    quiet, disturbed = tmp_path / "quiet", tmp_path / "disturbed"
+    quiet.mkdir(), disturbed.mkdir()
+    expected = aggregate_shards(client, loads(), exact=True, save=partial(shards.save, quiet))
+    alone = cs.aggregate(whole(), exact=True)
+    assert expected.weights == pytest.approx(alone.weights, rel=1e-6)
+    assert expected.groups == alone.groups == (("c0", "c1"),)
+    for n, part in enumerate(saved(expected)):
+        np.testing.assert_allclose(
+            np.frombuffer(part, np.float32), alone.value[str(n)], rtol=1e-4, atol=1e-5
+        )
+
+    found = []
+    thread = Thread(
+        target=lambda: found.append(
+            aggregate_shards(client, loads(), exact=True, save=partial(shards.save, disturbed))
+        )
+    )
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not list(disturbed.glob("begun-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    workers[0].kill()  # in the middle of the second pass
+    thread.join(timeout=120)
+    assert not thread.is_alive()
+    assert len(client.scheduler_info()["workers"]) == 1
+    assert saved(found[0]) == saved(expected)
+    assert found[0].weights == expected.weights
+
+
+def test_who_is_bad_in_one_shard_is_rejected_in_all(cluster):
+    client, _ = cluster
+    found = aggregate_shards(client, loads(bad="h2"))
+    assert found.rejected == {"h2": "tensor 'w' holds nan at position 59993"}
+    without = {p: update for p, update in whole().items() if p != "h2"}
+    assert found.weights["h2"] == 0
+    expected = cs.aggregate(without).weights
+    assert {p: w for p, w in found.weights.items() if p != "h2"} == pytest.approx(
+        expected, rel=0.02
+    )
+    missing = aggregate_shards(client, [partial(shards.lacking, n) for n in range(COUNT)])
+    assert missing.rejected == {"h3": "it is not in every shard"}
+
+
+def test_memory_centers_and_sampling(cluster):
+    client, _ = cluster
+    large = [partial(shards.load, n, size=400_000) for n in range(2)]
+    memory = cs.Memory()
+    for _ in range(2):
+        found = aggregate_shards(client, large, memory=memory)
+    assert memory.rounds == 2
+    assert found.diagnostics["coordinates_seen"] < 800_000
+    assert found.weights["c0"] + found.weights["c1"] < 0.1
+    centers = [partial(shards.center, n) for n in range(COUNT)]
+    around = aggregate_shards(client, loads(), "ivar-vb", centers=centers)
+    assert sum(around.weights.values()) < 1  # the centre has a say
+    with pytest.raises(cs.ConsilienceError, match="6 shards but 1 centers"):
+        aggregate_shards(client, loads(), centers=centers[:1])
+    with pytest.raises(cs.ConsilienceError, match="no evidence to add up"):
+        aggregate_shards(client, loads(), "coordinate-median")
