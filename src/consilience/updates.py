@@ -28,8 +28,7 @@ log = logging.getLogger("consilience")
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
-_SCREEN_CHUNK = 1 << 13  # as in combine: short enough for one thread of BLAS
-_CENTER_CHUNK = 1 << 16
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,29 +133,31 @@ class Updates:
             stack=None,
         )
 
-    def screened(self) -> Self:
-        """Return these updates less every party whose numbers cannot be used."""
-        found = zip(self.parties, in_order(self._unusable, self.leaves), strict=True)
-        return self.without({party: reason for party, reason in found if reason is not None})
+    def screened(self, suspects: Array | None = None) -> Self:
+        """Return these updates less every party, or suspect, whose numbers cannot be used."""
+        looked_at = np.flatnonzero(np.ones(len(self.parties)) if suspects is None else suspects)
+        found = in_order(self._unusable, [self.leaves[j] for j in looked_at])
+        reasons = zip((self.parties[j] for j in looked_at), found, strict=True)
+        return self.without({party: reason for party, reason in reasons if reason is not None})
 
     def _unusable(self, leaves: Leaves) -> str | None:
         square = 0.0
         for path in self.floats:
             leaf = leaves[path]
-            spare = np.empty(min(leaf.size, _SCREEN_CHUNK), float if leaf.wide else np.float32)
-            for start in range(0, leaf.size, _SCREEN_CHUNK):
-                piece = leaf.piece(start, start + _SCREEN_CHUNK, spare)
+            spare = np.empty(min(leaf.size, _CHUNK), float if leaf.wide else np.float32)
+            for start in range(0, leaf.size, _CHUNK):
+                piece = leaf.piece(start, start + _CHUNK, spare)
                 with np.errstate(over="ignore", invalid="ignore"):
-                    sum_of_squares = float(piece @ piece)
-                if not np.isfinite(sum_of_squares):
+                    total = float(np.square(piece).sum() if leaf.wide else piece.sum())
+                if not np.isfinite(total):  # a sum is the quickest look at many numbers
                     finite = np.isfinite(piece)
                     if not finite.all():
                         at = int(np.argmin(finite))
                         return f"{_show(path)} holds {piece[at]} at position {start + at}"
-                    with np.errstate(over="ignore"):
-                        sum_of_squares = float(np.square(piece, dtype=float).sum())
-                square += sum_of_squares
-        # A quarter of the range, so that a difference of two such updates has a norm too.
+                if leaf.wide:
+                    square += total
+        # A quarter of the range, so that a difference of two such updates has a norm too. Numbers
+        # of single precision are too small to get there.
         if square > np.finfo(float).max / 4:
             return "its norm overflows"
         return None
@@ -295,9 +296,9 @@ def _center(center: Any) -> Leaves:
     leaves = dict(_flatten(center))
     for path, leaf in leaves.items():
         if leaf.kind == "float":
-            buffer = np.empty(min(leaf.size, _CENTER_CHUNK))
-            for start in range(0, leaf.size, _CENTER_CHUNK):
-                piece = buffer[: min(leaf.size - start, _CENTER_CHUNK)]
+            buffer = np.empty(min(leaf.size, _CHUNK))
+            for start in range(0, leaf.size, _CHUNK):
+                piece = buffer[: min(leaf.size - start, _CHUNK)]
                 leaf.read(start, start + piece.size, piece)
                 if not np.isfinite(piece).all():
                     raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")

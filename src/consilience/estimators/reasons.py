@@ -17,9 +17,9 @@ def groups_of(parties: Sequence[str], shared: Matrix) -> tuple[tuple[str, ...], 
     """Return the sets of parties that move together, the largest first; nobody in two."""
     # By hand: scipy's module for graphs takes longer to import than this package without it.
     together = (shared >= _TOGETHER) | np.eye(len(parties), dtype=bool)
-    label, least = np.arange(len(parties)), np.zeros(0)
-    while not np.array_equal(label, least):
-        least, label = label, np.where(together, label, len(parties)).min(axis=1)
+    label, before = np.arange(len(parties)), None
+    while before is None or (label != before).any():
+        before, label = label, np.where(together, label, len(parties)).min(axis=1)
     members = [np.flatnonzero(label == group).tolist() for group in np.unique(label)]
     found = [tuple(parties[j] for j in group) for group in members if len(group) > 1]
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
