@@ -392,17 +392,21 @@ def test_outputs_that_are_refused_before_any_work(tmp_path: Path):
     folder = tmp_path / "full"
     folder.mkdir()
     (folder / "precious").write_text("kept")
+    paths["whole"] = save(models("d", size=500)["d"], tmp_path / "whole")
     linked = tmp_path / "link.safetensors"
     linked.symlink_to(paths["b"])
     for out, words in [
         (paths["b"], "is one of the inputs"),
         (linked, "is one of the inputs"),
+        (paths["whole"] / "one.safetensors", "is one of the inputs"),
         (folder, "something in it"),
-        (tmp_path / "out.bin", "expected .safetensors"),
         (tmp_path / "nowhere" / "out.npz", "there is no folder"),
     ]:
         with pytest.raises(cs.ConsilienceError, match=words):
             cs.aggregate_files(paths, out)
+    del paths["whole"]
+    with pytest.raises(cs.ConsilienceError, match="expected the name of"):
+        cs.aggregate_files(paths, tmp_path / "out.bin")
     made = models("abc", "bfloat16", size=500)
     with pytest.raises(cs.ConsilienceError, match="bfloat16, which numpy has not"):
         cs.aggregate_files(save_all(made, folder), tmp_path / "out.npz")

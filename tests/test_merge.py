@@ -144,7 +144,7 @@ def test_memory_record_and_report(here: Path):
         ),
         (["good0.safetensors", "./good0.safetensors", "-o", "x.npz"], "given twice"),
         (["model.pt", "-o", "x.npz"], "save_file(torch.load(old, weights_only=True), new)"),
-        (["good0.safetensors", "-o", "x.pt"], "x.pt: expected .safetensors"),
+        (["good0.safetensors", "-o", "x.pt"], "x.pt: expected the name of a .safetensors"),
         (["good0.safetensors", "-o", "no/x.npz"], "there is no folder no"),
         (["good0.safetensors", "-o", "x.npz", "--method", "magic"], "unknown method 'magic'"),
         (["good0.safetensors", "-o", "x.npz", "--memory", "good1.safetensors"], "not a readable"),

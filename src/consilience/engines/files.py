@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -133,7 +133,7 @@ class FileUpdates(Updates):
         """Return a party's files."""
         return self.checkpoints[self.parties[party]]
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Return how many bytes a coordinate takes, about."""
         return max(1, nbytes(self.leaves[0][path] for path in self.floats) // self.size)
@@ -200,21 +200,26 @@ def _aggregate(
     updates: FileUpdates, method: str | Method, memory: Memory | None, *, exact: bool
 ) -> Consensus:
     """Aggregate, and once more without a party whose file fails while it is read."""
-    size, count = updates.size * updates.width, len(updates.parties)
-    model = updates.leaves[updates.template()]
-    seen = updates.size if exact else sum(stop - start for start, stop in sampled_spans(updates))
-    updates.meter.totals = {
-        "evidence": seen * updates.width * count,
-        "screening": size * count,
-        "combination": nbytes(model[path] for path in updates.floats),
-    }
     try:
+        updates.meter.totals = _totals(updates, exact=exact)
         return aggregate(updates, method, memory, exact=exact)
     except UnreadableFileError as error:
         party = next((p for p, c in updates.checkpoints.items() if error.file in c.files), None)
         if party is None:
             raise  # the centre's
         return _aggregate(updates.without({party: str(error)}), method, memory, exact=exact)
+
+
+def _totals(updates: FileUpdates, *, exact: bool) -> dict[str, int]:
+    """Return how many bytes each step has to do with."""
+    spans = [(0, updates.size)] if exact else sampled_spans(updates)
+    everybody = len(updates.parties) * updates.width
+    model = updates.leaves[updates.template()]
+    return {
+        "evidence": sum(stop - start for start, stop in spans) * everybody,
+        "screening": updates.size * everybody,
+        "combination": nbytes(model[path] for path in updates.floats),
+    }
 
 
 def _opened(path: Path, files: ExitStack) -> Checkpoint | UpdateError:
@@ -235,18 +240,18 @@ def _named(parties: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, Path
 
 def _check_target(target: Path, inputs: Sequence[Path]) -> None:
     """Refuse an output that would cost an input, or a folder with something in it."""
-    for path in inputs:
+    shards = [shard for path in inputs if path.is_dir() for shard in path.iterdir()]
+    for path in [*inputs, *shards]:
         if target.exists() and path.exists() and path.samefile(target):
             raise ConsilienceError(f"{target}: is one of the inputs; choose another output")
-    single = target.suffix.lower() in {".safetensors", ".npz"}
-    if single and target.is_dir():
-        raise ConsilienceError(f"{target}: is a folder, expected a file's name")
-    if not single and target.is_dir() and any(target.iterdir()):
-        raise ConsilienceError(f"{target}: is a folder with something in it; remove it first")
-    if not single and target.exists() and not target.is_dir():
-        raise ConsilienceError(f"{target}: expected .safetensors, .npz or a folder")
-    if target.suffix and not single:
-        raise ConsilienceError(f"{target}: expected .safetensors, .npz or a folder")
+    if target.suffix.lower() in {".safetensors", ".npz"}:
+        if target.is_dir():
+            raise ConsilienceError(f"{target}: is a folder, expected a file's name")
+    elif target.is_dir():
+        if any(target.iterdir()):
+            raise ConsilienceError(f"{target}: is a folder with something in it; remove it first")
+    elif target.exists() or not any(path.is_dir() for path in inputs):
+        raise ConsilienceError(f"{target}: expected the name of a .safetensors or .npz file")
 
 
 def _shards(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:

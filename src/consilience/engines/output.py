@@ -107,8 +107,9 @@ class Output:
             storage = FileArray(file, at, dtype, tensor.size)
             self._tensors[key] = replace(tensor, storage=storage)
             at += tensor.size * dtype.itemsize
-        # Now rather than in the last hour: is there room on the disk?
-        os.posix_fallocate(file.descriptor, 0, max(at, 1))
+        os.ftruncate(file.descriptor, at)
+        if at and hasattr(os, "posix_fallocate"):  # is there room? Better to know it now
+            os.posix_fallocate(file.descriptor, 0, at)
 
     def _by_file(self, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """Group tensors by their file, wide dtypes first, so that each tensor is aligned."""
