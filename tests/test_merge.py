@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import consilience as cs
 from consilience.cli import app
+from consilience.merge import _bar
 
 
 def run(*words: object) -> tuple[int, str, str]:
@@ -259,6 +262,15 @@ def test_killed_at_any_moment_nothing_is_half_written(mergers: Mergers):
     assert ends.count(-signal.SIGKILL) > 5
     assert mergers.run() == 0
     assert {name for name in os.listdir() if "out.safetensors" in name} == {"out.safetensors"}
+
+
+def test_threads_at_work_stop_when_the_end_is_asked_for():
+    ended = Event()
+    with _bar(Console(quiet=True), ended) as tell:
+        tell("combination", 1, 2)
+        ended.set()
+        with pytest.raises(KeyboardInterrupt):
+            tell("combination", 2, 2)
 
 
 def writing_has_begun():
