@@ -87,6 +87,7 @@ def main() -> None:
         out = Path(folder, "out.safetensors")
         reading = aggregating = float("inf")
         for _ in range(asked.repeats):
+            out.unlink(missing_ok=True)
             reading = min(reading, read(paths) + read(paths))
             started = perf_counter()
             cs.aggregate_files(paths, out)
