@@ -10,7 +10,8 @@ from consilience.beliefs import Beliefs
 from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
-from consilience.errors import ConsilienceError, MemoryFileError, UpdateError
+from consilience.crowd.inference import Inference, infer
+from consilience.errors import ConsilienceError, MemoryFileError, TableError, UpdateError
 from consilience.estimators.average import (
     GivenCovariance,
     Mean,
@@ -39,14 +40,17 @@ __all__ = [
     "FullCovariance",
     "GeometricMedian",
     "GivenCovariance",
+    "Inference",
     "Krum",
     "Mean",
     "Memory",
     "MemoryFileError",
     "Pairwise",
+    "TableError",
     "TrimmedMean",
     "UpdateError",
     "aggregate",
+    "infer",
     "methods",
     "overlap_covariance",
     "precision_weighted_mean",

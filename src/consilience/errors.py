@@ -11,3 +11,7 @@ class UpdateError(ConsilienceError):
 
 class MemoryFileError(ConsilienceError):
     """A file is not a memory this version can read. The file is left as it is."""
+
+
+class TableError(ConsilienceError):
+    """A table of ratings cannot be used: which, where in it, and what was expected."""

@@ -16,9 +16,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.crowd.model import Fit, fit
-from consilience.crowd.ratings import Ratings, total
+from consilience.crowd.ratings import Ratings, medians, total
 from consilience.crowd.tables import read, write
 from consilience.crowd.together import Pairs, groups, starting_levels
 from consilience.errors import ConsilienceError
@@ -27,6 +28,8 @@ from consilience.evidence import Positions, Vector
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
 _MOST_ROUNDS = 10
+_FEW = 4.0  # ratings: so many halve a bias, to start from
+_FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +106,9 @@ def infer(
     columns = read(table, task, party, value)
     ratings = Ratings.of(columns.tasks, columns.parties, columns.values)
     prepared = perf_counter()
-    group, found, diagnostics = _fitted(ratings, method)
+    standard, centre, unit = ratings.standardised()
+    group, found, diagnostics = _fitted(standard, method)
+    found = found.scaled(centre, unit)
     diagnostics |= {
         "method": method,
         "ratings": ratings.value.size,
@@ -120,7 +125,7 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
         return alone, _plain(ratings, ratings.means(ratings.value)), {}
     if method == "median":
         return alone, _plain(ratings, ratings.medians()), {}
-    bias = _two_way(ratings)
+    bias = _rough_bias(ratings)
     pairs = Pairs.of(ratings, ratings.value - bias[ratings.party])
     if not pairs.count.size:  # no task was rated twice: nothing can be compared
         return alone, _plain(ratings, ratings.means(ratings.value)), {}
@@ -134,10 +139,10 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
         found = fit(ratings, group, levels, None if method == "ivar" else bias)
         before = group
         if method == "pairwise":
-            levels, bias = found.independent, found.bias
+            levels, bias = found.levels, found.bias
             group = groups(Pairs.of(ratings, _comparable(ratings, found)), levels)
         settled = np.array_equal(group, before)
-    found.own[~met] = np.nan
+    found.noise[~met] = np.nan
     return before, found, {
         "rounds": rounds,
         "iterations": found.iterations,
@@ -145,13 +150,15 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     }  # fmt: skip
 
 
-def _two_way(ratings: Ratings, sweeps: int = 10) -> Vector:
-    """Return biases such that ratings are about a truth plus a bias, by least squares."""
+def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
+    """Return biases such that ratings are about a truth plus a bias, by medians."""
     bias = np.zeros(len(ratings.parties))
+    order = np.argsort(ratings.party, kind="stable")
     for _ in range(sweeps):
-        truth = ratings.means(ratings.value - bias[ratings.party])
+        truth = medians(ratings.task, ratings.value - bias[ratings.party], ratings.per_task)
         off = ratings.value - truth[ratings.task]
-        bias = total(ratings.party, off, bias.size) / ratings.per_party
+        bias = medians(ratings.party[order], off[order], ratings.per_party)
+        bias *= ratings.per_party / (ratings.per_party + _FEW)
         bias -= np.median(bias)
     return bias
 
@@ -174,15 +181,15 @@ def _plain(ratings: Ratings, truth: Vector) -> Fit:
     squares = total(ratings.party, (ratings.value - truth[ratings.task]) ** 2, size)
     met = np.zeros(size, np.bool_)
     met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
-    own = np.where(met, squares / ratings.per_party, np.nan)
-    return Fit(truth, unknown, np.zeros(size), np.ones(size), own, np.zeros(size), 0.0, 0, True)
+    levels = np.where(met, squares / ratings.per_party, np.nan)
+    return Fit(truth, unknown, np.zeros(size), np.ones(size), np.sqrt(levels), levels, 0, True)
 
 
 def _told(
     ratings: Ratings, found: Fit, group: Positions, level: float, diagnostics: dict[str, Any]
 ) -> Inference:
     """Say it by task and by party."""
-    half = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(found.variance)
+    half = NormalDist().inv_cdf(0.5 + level / 2) * found.deviation
     low, high = (found.truth - half).tolist(), (found.truth + half).tolist()
     names, noise = ratings.parties, found.noise
     together: dict[int, list[Hashable]] = {}
@@ -190,16 +197,7 @@ def _told(
         together.setdefault(first, []).append(names[j])
     sets = [tuple(members) for members in together.values() if len(members) > 1]
     sets.sort(key=lambda members: (-len(members), str(members[0])))
-    typical = float(np.nanmedian(noise)) if np.isfinite(noise).any() else 0.0
-    relative = np.nan_to_num(noise / typical) if typical > 0 else np.zeros_like(noise)
-    texts = [tuple(map(str, members)) for members in sets]
-    said = explain(list(map(str, names)), texts, relative, np.zeros_like(noise))
-    reasons: dict[Hashable, str] = {name: said[str(name)] for name in names if str(name) in said}
-    reasons |= {
-        name: "no task in common with anybody: noise unknown"
-        for name, level_ in zip(names, noise, strict=True)
-        if np.isnan(level_)
-    }
+    reasons = _reasons(ratings, found, sets, group == np.arange(group.size))
     return Inference(
         dict(zip(ratings.tasks, found.truth.tolist(), strict=True)),
         dict(zip(ratings.tasks, zip(low, high, strict=True), strict=True)),
@@ -211,3 +209,28 @@ def _told(
         diagnostics,
         ratings,
     )
+
+
+def _reasons(
+    ratings: Ratings, found: Fit, sets: list[tuple[Hashable, ...]], voices: NDArray[np.bool_]
+) -> dict[Hashable, str]:
+    """Say why each party that stands out does, in the words of `Consensus.reasons`, and more."""
+    noise = found.noise
+    typical = float(np.nanmedian(noise[voices])) if np.isfinite(noise[voices]).any() else 0.0
+    relative = np.nan_to_num(noise / typical) if typical > 0 else np.zeros_like(noise)
+    names = list(map(str, ratings.parties))
+    texts = [tuple(map(str, members)) for members in sets]
+    common = explain(names, texts, relative, np.zeros_like(noise))
+    reasons: dict[Hashable, str] = {}
+    for j, party in enumerate(ratings.parties):
+        said = [common[names[j]]] if names[j] in common else []
+        if found.gain[j] < _FOLLOWS:
+            said.append(f"hardly follows the tasks (gain {found.gain[j]:.2f})")
+        if abs(found.bias[j]) > typical > 0:
+            way = "high" if found.bias[j] > 0 else "low"
+            said.append(f"rates {abs(found.bias[j]):.3g} too {way}: corrected")
+        if np.isnan(noise[j]):
+            said.append("no task in common with anybody: noise unknown")
+        if said:
+            reasons[party] = "; ".join(said)
+    return reasons

@@ -20,7 +20,7 @@ median gain one, over one vote for each group, and less for who is noisier than 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from scipy.special import digamma
 from consilience.crowd.ratings import Ratings, total
 from consilience.evidence import Positions, Vector
 
-_LEAST = 1e-12  # of the ratings' variance: smaller variances are none
+_LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
 _CERTAIN = 100.0  # the most the noise prior may count, in ratings/2
 _VAGUE = 1.0  # and the least: below, a party that hits the truth once would own it
 _SHARED = 0.75  # of a group's noise, to start from
@@ -41,25 +41,23 @@ class Fit:
     """What the model says of the tasks and the parties."""
 
     truth: Vector  # (I,)
-    variance: Vector  # (I,), of the truth
+    deviation: Vector  # (I,): the truth's standard deviation
     bias: Vector  # (J,)
     gain: Vector  # (J,)
-    own: Vector  # (J,): σ_j²
-    shared: Vector  # (J,): φ of the party's group
-    spread: float  # τ²
+    noise: Vector  # (J,): standard deviation of the error about the truth, bias apart
+    levels: Vector  # (J,): σ_j² + φ, the error variance but for what the gain explains
     iterations: int
     converged: bool
 
-    @property
-    def independent(self) -> Vector:
-        """Return each party's error variance but for what its gain explains."""
-        return self.own + self.shared
-
-    @property
-    def noise(self) -> Vector:
-        """Return the standard deviation of each party's error about the truth, bias apart."""
-        noise: Vector = np.sqrt(self.independent + (1 - self.gain) ** 2 * self.spread)
-        return noise
+    def scaled(self, centre: float, unit: float) -> Fit:
+        """Return the same of ratings that are not standardised."""
+        return replace(
+            self,
+            truth=centre + unit * self.truth,
+            deviation=unit * self.deviation,
+            bias=unit * self.bias,
+            noise=unit * self.noise,
+        )
 
 
 def fit(
@@ -70,7 +68,7 @@ def fit(
     max_iterations: int = 300,
     tolerance: float = 1e-3,
 ) -> Fit:
-    """Return the fit from a start: each party's group, error variance and bias.
+    """Return the fit of standardised ratings from a start: groups, error variances and biases.
 
     With None for the bias nobody has one, and all gains are one.
     """
@@ -81,14 +79,14 @@ def fit(
         state.hear()
         change = state.judge()
     state.hear()
+    gain, levels = state.gain[group], 1 / state.precision + state.shared[group]
     return Fit(
         state.centre + state.truth,
-        state.variance(),
+        np.sqrt(state.variance()),
         state.bias,
-        state.gain[group],
-        1 / state.precision,
-        state.shared[group],
-        state.spread,
+        gain,
+        np.sqrt(levels + (1 - gain) ** 2 * state.spread),
+        levels,
         iterations,
         change <= tolerance,
     )
@@ -102,7 +100,6 @@ class _State:
     ) -> None:
         self.ratings, self.group = ratings, group
         self.tasks, self.parties = ratings.size
-        self.least = _LEAST * float(np.var(ratings.value)) + 1e-300
         # A group is called by its first member; a voice is a task and a group.
         self.members = np.bincount(group, minlength=self.parties)
         places, self.voice = np.unique(
@@ -112,21 +109,21 @@ class _State:
         self.alone = self.members[group] == 1
         self.heard = np.maximum(self._by_group(np.ones(places.size)), 1)
 
-        levels = np.maximum(levels, self.least)
+        levels = np.maximum(levels, _LEAST)
         together = self.members > 1
         typical = total(group, levels, self.parties) / np.maximum(self.members, 1)
         self.shared = np.where(together, _SHARED * typical, 0.0)
         self.precision = 1 / np.where(self.alone, levels, (1 - _SHARED) * levels)
-        self.shape, self.rate = _VAGUE, _VAGUE * float(np.median(levels))
+        self.typical = 1 / float(np.median(levels))
+        self.shape, self.rate = _VAGUE, _VAGUE / self.typical
         self.affine = bias is not None
         self.bias = np.zeros(self.parties) if bias is None else bias
         self.bias_variance = np.zeros(self.parties)
-        self.bias_spread = float(np.var(self.bias)) + self.least
+        self.bias_spread = float(np.var(self.bias)) + _LEAST
         self.votes = np.ones(self.parties)  # on the bias that is none
         self.gain, self.gain_variance = np.ones(self.parties), np.zeros(self.parties)
         self.gain_spread = 0.1
-        self.centre = float(np.median(ratings.value))
-        self.spread = float(np.var(ratings.value)) + self.least
+        self.centre, self.spread = 0.0, 1.0  # of standardised ratings
 
     def hear(self) -> None:
         """Infer the truths, and what groups have in common, given what parties are like."""
@@ -138,8 +135,8 @@ class _State:
         self.message = total(self.voice, p * self.deviation, voices) / self.loudness  # m
         a, shared = self.gain[self.group_of], self.shared[self.group_of]
         self.weight = self.loudness / (1 + shared * self.loudness)  # 1/(φ + 1/P)
-        information = total(self.task_of, a * a * self.weight, self.tasks)
-        self.uncertainty = 1 / (1 / self.spread + information)
+        self.information = total(self.task_of, a * a * self.weight, self.tasks)
+        self.uncertainty = 1 / (1 / self.spread + self.information)
         self.truth = self.uncertainty * total(
             self.task_of, a * self.weight * self.message, self.tasks
         )
@@ -166,7 +163,8 @@ class _State:
 
         shift = float(np.mean(self.truth))
         self.centre += shift
-        self.spread = float(np.mean((self.truth - shift) ** 2 + self.uncertainty)) + self.least
+        squared = np.sum((self.truth - shift) ** 2 + self.uncertainty)
+        self.spread = float(squared) / max(self.tasks - 1, 1) + _LEAST
         return change
 
     def _judge_bias(self, residual: Vector, count: npt.NDArray[np.intp]) -> Vector:
@@ -176,7 +174,7 @@ class _State:
         information = count * self.precision + 1 / self.bias_spread
         bias = self.precision * off / information
         self.bias_variance = 1 / information
-        self.bias_spread = float(np.mean(bias**2 + self.bias_variance)) + self.least
+        self.bias_spread = float(np.mean(bias**2 + self.bias_variance)) + _LEAST
         fall: Vector = before - bias
         self.votes = _trust(self.precision) / self.members[self.group]
         self.bias = bias - _middle(bias, self.votes)
@@ -199,16 +197,18 @@ class _State:
 
     def _judge_noise(self, squares: Vector, count: npt.NDArray[np.intp]) -> float:
         shape, rate = self.shape + count / 2, self.rate + squares / 2
-        before, self.precision = self.precision, np.minimum(shape / rate, 1 / self.least)
+        before, self.precision = self.precision, np.minimum(shape / rate, 1 / _LEAST)
         # Of parties alone: what copies add to one another's answers is no noise of a typical party.
         whose = self.alone if self.alone.any() else np.ones_like(self.alone)
-        logs = (digamma(shape) - np.log(rate))[whose]
-        self.shape = _gamma_shape(self.precision[whose], logs)
-        self.rate = self.shape / float(np.mean(self.precision[whose]))
+        # One more, at the level of the start: a few parties alone would let noise run off to zero.
+        known = np.append(self.precision[whose], self.typical)
+        logs = np.append((digamma(shape) - np.log(rate))[whose], np.log(self.typical))
+        self.shape = _gamma_shape(known, logs)
+        self.rate = self.shape / float(np.mean(known))
         return float(np.abs(np.log(self.precision / before)).max())
 
     def variance(self) -> Vector:
-        """Return the truths' variance, with what biases and gains add by not being known."""
+        """Return the truths' variance, with what bias, gain and μ add by not being known."""
         rows = self.ratings
         a = self.gain[self.group_of]
         voice = self.uncertainty[self.task_of] * a * self.weight  # each voice's part in the truth
@@ -218,7 +218,9 @@ class _State:
         # The median bias is zero by choice: how far it may be off concerns all tasks alike.
         size = 1.4826 * _middle(np.abs(self.bias), self.votes)
         chosen = _MEDIAN * size**2 * np.sum(self.votes**2) / np.sum(self.votes) ** 2
+        of_centre = 1 / np.sum(1 / (self.spread + 1 / self.information))
         variance: Vector = self.uncertainty + of_bias + of_gain * self.truth**2 + chosen
+        variance += (self.uncertainty / self.spread) ** 2 * of_centre
         return variance
 
     def _by_group(self, values: Vector) -> Vector:

@@ -6,15 +6,18 @@ Rows are sorted by task and party, ids by their text, so nothing depends on the 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from consilience.errors import TableError
 from consilience.evidence import Positions, Vector
 
 Ids = tuple[Hashable, ...]
+
+_WILD = 1e75  # typical deviations: beyond, squares of squares would overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +68,32 @@ class Ratings:
 
     def medians(self) -> Vector:
         """Return each task's median rating."""
-        ordered = self.value[np.lexsort((self.value, self.task))]
-        count = self.per_task
-        start = np.cumsum(count) - count
-        medians: Vector = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
-        return medians
+        return medians(self.task, self.value, self.per_task)
+
+    def standardised(self) -> tuple[Ratings, float, float]:
+        """Return the ratings less a centre and over a unit, and the two.
+
+        So that squares neither overflow nor vanish, and small means the same in any unit.
+        """
+        centre = float(np.median(self.value))
+        off = np.abs(self.value - centre)
+        unit = float(np.median(off)) or float(np.mean(off)) or 1.0
+        worst = int(np.argmax(off))
+        if off[worst] > _WILD * unit:
+            raise TableError(
+                f"party {self.parties[self.party[worst]]!r} rates task "
+                f"{self.tasks[self.task[worst]]!r} {self.value[worst]:g}, more than {_WILD:g} "
+                f"times as far from the median {centre:g} as is typical; leave that rating out"
+            )
+        return replace(self, value=(self.value - centre) / unit), centre, unit
+
+
+def medians(place: Positions, values: Vector, count: npt.NDArray[np.intp]) -> Vector:
+    """Return the median of the values in each place, given how many there are."""
+    ordered = values[np.lexsort((values, place))]
+    start = np.cumsum(count) - count
+    found: Vector = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
+    return found
 
 
 def total(place: Positions, values: Vector, size: int) -> Vector:

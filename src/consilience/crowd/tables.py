@@ -17,16 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from consilience.errors import ConsilienceError
+from consilience.errors import TableError
 from consilience.evidence import Vector
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
 _NOT_RATED = frozenset({"", "na", "n/a", "nan", "null", "none"})
-
-
-class TableError(ConsilienceError):
-    """A table cannot be used: which, where in it, and what was expected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +210,10 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
                 rows.writerows(zip(*blank.values(), strict=True))
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, source: Path | None = None) -> None:
     """Raise if a table cannot be written there, before any work is done for it."""
+    if source is not None and path.resolve() == source.resolve():
+        raise TableError(f"{path}: holds the ratings, choose another name")
     kind = path.suffix.lower()
     if kind not in DELIMITERS and kind not in PARQUET:
         raise TableError(f"{path}: expected a name that ends in .csv, .tsv or .parquet")

@@ -17,16 +17,18 @@ with a probability below exp(−t).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, triu
 from scipy.special import gammaln
 
-from consilience.crowd.ratings import Ratings, total
+from consilience.crowd.ratings import Ratings, medians, total
 from consilience.evidence import Positions, Vector
 
 _COPY = 0.1  # ρ
+_NONE = 1e-9  # of the ratings' typical squared deviation: smaller differences are none
 _DOUBT = np.log(20)  # one crowd in twenty
 _MOST_PAIRS = 5_000_000  # of ratings of one task, over all tasks
 _MOST_PARTIES = 3000  # to be clustered: those with the closest peers, if there are more
@@ -46,15 +48,17 @@ class Pairs:
     def of(cls, ratings: Ratings, values: Vector) -> Pairs:
         """Return the pairs for a value in each row: the ratings, or what is left of them."""
         kept = _thinned(ratings)
-        # About each task's mean, lest the difference of large numbers hide a small one.
-        rest = (values - ratings.means(values)[ratings.task])[kept]
+        # About each task's median, lest the difference of large numbers hide a small one.
+        middle = medians(ratings.task, values, ratings.per_task)
+        rest = (values - middle[ratings.task])[kept]
         at, size = (ratings.task[kept], ratings.party[kept]), ratings.size
         seen = csr_array((np.ones(rest.size), at), shape=size)
         given = csr_array((rest, at), shape=size)
         squares = csr_array((rest**2, at), shape=size).T @ seen
         difference = squares + squares.T - 2 * (given.T @ given)
         # As real and imaginary part, since a sum that happens to be zero is not stored.
-        both = triu(difference + (seen.T @ seen) * 1j, 1).tocoo()
+        counts: Any = seen.T @ seen
+        both = triu(difference + 1j * counts, 1).tocoo()
         first, second = (place.astype(np.intp) for place in both.coords)
         count = both.data.imag
         return cls(first, second, np.maximum(both.data.real, 0.0) / count, count, size[1])
@@ -66,7 +70,9 @@ class Pairs:
 
     def evidence(self, levels: Vector) -> Vector:
         """Return ℓ of each pair."""
-        ratio = self.distance / np.maximum(levels[self.first] + levels[self.second], 1e-300)
+        # Where no difference is expected, none is no evidence.
+        expected = levels[self.first] + levels[self.second] + _NONE
+        ratio = (self.distance + _NONE) / expected
         found: Vector = 0.5 * self.count * (np.log(1 / _COPY) - (1 / _COPY - 1) * ratio)
         return found
 
