@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import digamma
 
 from consilience.crowd.ratings import Ratings, total
 from consilience.evidence import Positions, Vector
@@ -196,6 +195,8 @@ class _State:
         self.gain = gain / scale if scale > _LEAST else gain
 
     def _judge_noise(self, squares: Vector, count: npt.NDArray[np.intp]) -> float:
+        from scipy.special import digamma  # brings much with it
+
         shape, rate = self.shape + count / 2, self.rate + squares / 2
         before, self.precision = self.precision, np.minimum(shape / rate, 1 / _LEAST)
         # Of parties alone: what copies add to one another's answers is no noise of a typical party.

@@ -161,7 +161,7 @@ def _places(source: str, present: Sequence[Any], names: tuple[str, ...]) -> list
 def _numbers(column: Sequence[Any], name: str, where: Any) -> Vector:
     try:  # at once, where all are numbers
         values = np.asarray(column, np.float64).reshape(-1)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = np.empty(len(column))
         for row, one in enumerate(column):
             values[row] = _number(one, name, row, where)

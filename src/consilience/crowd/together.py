@@ -17,12 +17,12 @@ with a probability below exp(−t).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lgamma
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, triu
-from scipy.special import gammaln
 
 from consilience.crowd.ratings import Ratings, medians, total
 from consilience.evidence import Positions, Vector
@@ -165,6 +165,6 @@ def _believed(votes: npt.NDArray[np.float64], members: Positions, parties: int) 
         if not doubtful.any():
             break
         members = np.delete(members, np.argmin(support))
-    ways = gammaln(parties + 1) - gammaln(members.size + 1) - gammaln(parties - members.size + 1)
+    ways = lgamma(parties + 1) - lgamma(members.size + 1) - lgamma(parties - members.size + 1)
     found = 0.5 * votes[np.ix_(members, members)].sum()
     return members if members.size > 1 and found > ways + _DOUBT else members[:0]
