@@ -45,7 +45,7 @@ def measure(people: Crowd, method: str) -> dict[str, float]:
         "error": people.error(found.truth),
         "coverage": float(np.mean(held)),
         "clique found": len(listed & people.clique) / max(len(people.clique), 1),
-        "others accused": len(listed - people.clique),
+        "others named": len(listed - people.clique),
     }
 
 
@@ -81,8 +81,9 @@ def _page(records: list[dict[str, Any]]) -> str:
                  for r in mine.values()]  # fmt: skip
         held = [f"{mine[method]['coverage']:.3f}" for method in ("ivar", "pairwise")]
         found = mine["pairwise"]
-        rows.append([name, *cells, *held, f"{found['clique found']:.0%}".replace("%", " %"),
-                     f"{found['others accused']:.1f}"])  # fmt: skip
+        share = f"{100 * found['clique found']:.0f} %"
+        some = SETTINGS[name].get("clique") != "none"
+        rows.append([name, *cells, *held, share if some else "–", f"{found['others named']:.1f}"])
     header = ["crowd", *METHODS, "`ivar` holds", "`pairwise` holds", "clique found", "others named"]
     return markdown(header, rows)
 

@@ -128,10 +128,10 @@ class _State:
         """Infer the truths, and what groups have in common, given what parties are like."""
         rows = self.ratings
         p = self.precision[rows.party]
-        self.deviation = rows.value - self.centre - self.bias[rows.party]
+        self.offset = rows.value - self.centre - self.bias[rows.party]
         voices = self.task_of.size
         self.loudness = total(self.voice, p, voices)  # P
-        self.message = total(self.voice, p * self.deviation, voices) / self.loudness  # m
+        self.message = total(self.voice, p * self.offset, voices) / self.loudness  # m
         a, shared = self.gain[self.group_of], self.shared[self.group_of]
         self.weight = self.loudness / (1 + shared * self.loudness)  # 1/(φ + 1/P)
         self.information = total(self.task_of, a * a * self.weight, self.tasks)
@@ -152,7 +152,7 @@ class _State:
         squared = self.common**2 + self.common_variance + (self.k * a) ** 2 * uncertainty
         self.shared = np.where(self.members > 1, self._by_group(squared) / self.heard, 0.0)
 
-        residual = self.deviation - (a * truth + self.common)[self.voice]
+        residual = self.offset - (a * truth + self.common)[self.voice]
         doubt = (((1 - self.k) * a) ** 2 * uncertainty + self.common_variance)[self.voice]
         if self.affine:
             residual += self._judge_bias(residual, count)[party]
@@ -219,7 +219,8 @@ class _State:
         # The median bias is zero by choice: how far it may be off concerns all tasks alike.
         size = 1.4826 * _middle(np.abs(self.bias), self.votes)
         chosen = _MEDIAN * size**2 * np.sum(self.votes**2) / np.sum(self.votes) ** 2
-        of_centre = 1 / np.sum(1 / (self.spread + 1 / self.information))
+        alone = 1 / np.maximum(self.information, 1e-300)  # variance of a truth without its prior
+        of_centre = 1 / np.sum(1 / (self.spread + alone))
         variance: Vector = self.uncertainty + of_bias + of_gain * self.truth**2 + chosen
         variance += (self.uncertainty / self.spread) ** 2 * of_centre
         return variance
