@@ -2,8 +2,8 @@
 
 `pairwise` goes round: who moves together, found from distances (together.py); truths, noise, bias
 and gain given the groups (model.py); distances and noise known better, again who moves together;
-until the groups stay. `affine` is the same with every party on its own, and `ivar`, the paper's
-IVAR-VB, knows no bias and no gain either.
+until the groups have been seen before. `affine` is the same with every party on its own, and
+`ivar`, the paper's IVAR-VB, knows no bias and no gain either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from consilience.estimators.reasons import explain
 from consilience.evidence import Positions, Vector
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
-_MOST_ROUNDS = 10
 _FEW = 4.0  # ratings: so many halve a bias, to start from
 _FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
 
@@ -133,21 +132,16 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     met = np.isfinite(levels)
     levels = np.where(met, levels, np.median(levels[met]))
     group = groups(pairs, levels) if method == "pairwise" else alone
-    rounds, settled = 0, False
-    while not settled and rounds < _MOST_ROUNDS:
-        rounds += 1
+    seen: list[Positions] = []  # a party in doubt may come and go: then this ends too
+    while not any(np.array_equal(group, before) for before in seen):
+        seen.append(group)
         found = fit(ratings, group, levels, None if method == "ivar" else bias)
-        before = group
         if method == "pairwise":
             levels, bias = found.levels, found.bias
-            group = groups(Pairs.of(ratings, _comparable(ratings, found)), levels)
-        settled = np.array_equal(group, before)
+            group = groups(Pairs.of(ratings, ratings.value - bias[ratings.party]), levels)
     found.noise[~met] = np.nan
-    return before, found, {
-        "rounds": rounds,
-        "iterations": found.iterations,
-        "converged": found.converged and settled,
-    }  # fmt: skip
+    told = {"rounds": len(seen), "iterations": found.iterations, "converged": found.converged}
+    return seen[-1], found, told
 
 
 def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
@@ -161,18 +155,6 @@ def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
         bias *= ratings.per_party / (ratings.per_party + _FEW)
         bias -= np.median(bias)
     return bias
-
-
-def _comparable(ratings: Ratings, found: Fit) -> Vector:
-    """Return the ratings less bias and what gains other than one make of the truth.
-
-    Two parties that answer without looking differ less from one another than from the others, as
-    neither follows the truth; that is no copying.
-    """
-    truth = found.truth - found.truth.mean()
-    off = found.bias[ratings.party] + (found.gain[ratings.party] - 1) * truth[ratings.task]
-    comparable: Vector = ratings.value - off
-    return comparable
 
 
 def _plain(ratings: Ratings, truth: Vector) -> Fit:
