@@ -10,10 +10,12 @@ from consilience.beliefs import Beliefs
 from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
+from consilience.crowd.inference import Inference, infer
 from consilience.errors import (
     ConsilienceError,
     MemoryFileError,
     RecordFileError,
+    TableError,
     UpdateError,
 )
 from consilience.estimators.average import (
@@ -45,6 +47,7 @@ __all__ = [
     "FullCovariance",
     "GeometricMedian",
     "GivenCovariance",
+    "Inference",
     "Krum",
     "Mean",
     "Memory",
@@ -52,9 +55,11 @@ __all__ = [
     "Pairwise",
     "Record",
     "RecordFileError",
+    "TableError",
     "TrimmedMean",
     "UpdateError",
     "aggregate",
+    "infer",
     "methods",
     "overlap_covariance",
     "precision_weighted_mean",

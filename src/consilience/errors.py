@@ -15,3 +15,7 @@ class MemoryFileError(ConsilienceError):
 
 class RecordFileError(ConsilienceError):
     """A file is not a record of a run this version can read. The file is left as it is."""
+
+
+class TableError(ConsilienceError):
+    """A table of ratings cannot be used: which, where in it, and what was expected."""

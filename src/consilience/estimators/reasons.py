@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
 
 from consilience.evidence import Matrix, Vector
 
@@ -16,6 +15,8 @@ _NAMED = 5  # members of a group, before the rest are counted
 
 def groups_of(parties: Sequence[str], shared: Matrix) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
+    from scipy.sparse.csgraph import connected_components  # here, as it is slow to import
+
     _, label = connected_components(shared >= _TOGETHER, directed=False)
     members = [np.flatnonzero(label == group).tolist() for group in np.unique(label)]
     found = [tuple(parties[j] for j in group) for group in members if len(group) > 1]
