@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array, triu
 
 from consilience.crowd.ratings import Ratings, medians, total
 from consilience.evidence import Positions, Vector
@@ -47,6 +46,8 @@ class Pairs:
     @classmethod
     def of(cls, ratings: Ratings, values: Vector) -> Pairs:
         """Return the pairs for a value in each row: the ratings, or what is left of them."""
+        from scipy.sparse import csr_array, triu  # here, as it is slow to import
+
         kept = _thinned(ratings)
         # About each task's median, lest the difference of large numbers hide a small one.
         middle = medians(ratings.task, values, ratings.per_task)
