@@ -10,7 +10,12 @@ from consilience.beliefs import Beliefs
 from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
-from consilience.errors import ConsilienceError, MemoryFileError, UpdateError
+from consilience.errors import (
+    ConsilienceError,
+    MemoryFileError,
+    RecordFileError,
+    UpdateError,
+)
 from consilience.estimators.average import (
     GivenCovariance,
     Mean,
@@ -25,6 +30,7 @@ from consilience.estimators.pairwise import Pairwise
 from consilience.estimators.selection import Krum
 from consilience.evidence import Evidence
 from consilience.memory import Memory
+from consilience.record import Record
 
 __version__ = "0.1.0"
 
@@ -44,6 +50,8 @@ __all__ = [
     "Memory",
     "MemoryFileError",
     "Pairwise",
+    "Record",
+    "RecordFileError",
     "TrimmedMean",
     "UpdateError",
     "aggregate",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -13,11 +15,14 @@ from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import Storage, combine, distance, reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
-from consilience.errors import ConsilienceError
+from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.uncertainty import noise_intervals
 from consilience.evidence import Evidence, Matrix, Vector, observe
 from consilience.memory import Memory
+from consilience.record import Record
 from consilience.updates import Updates, parse
+
+log = logging.getLogger(__name__)
 
 # Sampled evidence must foretell how far the consensus lies from its heaviest party this well.
 # What hides between the sampled coordinates and matters shows in the consensus, and so here.
@@ -71,6 +76,7 @@ def aggregate(
     sample_counts: Mapping[str, float] | Sequence[float] | None = None,
     *,
     exact: bool = False,
+    record: Record | str | os.PathLike[str] | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -85,6 +91,7 @@ def aggregate(
         sample_counts: how many samples each party says it used. ``mean`` and ``geometric-median``
             weigh by them; the other methods infer quality from the evidence.
         exact: look at every coordinate also where a sample of 65,536 or more would do.
+        record: the run's record, or its file, to add this round to (see docs/record.md).
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
@@ -94,8 +101,21 @@ def aggregate(
     counts, bad = _counts(sample_counts, parsed)
     parsed = parsed.without(bad)
     if isinstance(chosen, TrimmedMean):
-        return _coordinatewise(parsed.screened(), chosen, started)
-    return _evidence_based(parsed, chosen, memory, counts, started, exact=exact)
+        consensus = _coordinatewise(parsed.screened(), chosen, started)
+    else:
+        consensus = _evidence_based(parsed, chosen, memory, counts, started, exact=exact)
+    consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    if record is not None:
+        _write_down(consensus, record)
+    return consensus
+
+
+def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -> None:
+    """Add to a record, which is not worth losing a consensus for."""
+    try:
+        (record if isinstance(record, Record) else Record(record)).append(consensus)
+    except (OSError, RecordFileError) as error:
+        log.error("the round is missing from its record, the consensus is not: %s", error)
 
 
 def _evidence_based(

@@ -11,3 +11,7 @@ class UpdateError(ConsilienceError):
 
 class MemoryFileError(ConsilienceError):
     """A file is not a memory this version can read. The file is left as it is."""
+
+
+class RecordFileError(ConsilienceError):
+    """A file is not a record of a run this version can read. The file is left as it is."""

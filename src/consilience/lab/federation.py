@@ -27,6 +27,7 @@ from consilience.lab.attacks import Knowledge, make
 from consilience.lab.models import Tensor, torch
 from consilience.lab.runner import Record, Tick
 from consilience.lab.training import Parties
+from consilience.record import Record as RunRecord
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Federation:
     per_round: int | None = None  # how many take part in a round, drawn at random; None: all
     memory: Memory = field(default_factory=Memory)
     watch: Callable[[Round], None] = lambda round: None  # told of every round
+    record: RunRecord | None = None  # where every round is written down
 
     def run(
         self,
@@ -76,15 +78,21 @@ class Federation:
         parameters = self.parties.model.initial(self.parties.seed)
         records = [{"round": 0, **evaluate(parameters)}]
         for round in range(rounds):
+            consensus, found = None, {}
             if torch.isfinite(parameters).all():  # else nothing is left to train
-                parameters = self.step(parameters, round)
+                parameters, consensus = self.step(parameters, round)
             if (round + 1) % every == 0 or round + 1 == rounds:
-                records.append({"round": round + 1, **evaluate(parameters)})
+                found = evaluate(parameters)
+                records.append({"round": round + 1, **found})
+            if self.record is not None:
+                note = "no consensus" if consensus is None else None
+                accuracy = found.get("accuracy")
+                self.record.append(consensus, round=round + 1, accuracy=accuracy, note=note)
             tick(round + 1, rounds)
         return records
 
-    def step(self, parameters: Tensor, round: int) -> Tensor:
-        """Return the parameters after one round."""
+    def step(self, parameters: Tensor, round: int) -> tuple[Tensor, Consensus | None]:
+        """Return the parameters after one round, and the consensus that led there."""
         rng = np.random.default_rng([self.parties.seed, round])
         everyone = [*self.honest, *self.adversaries]
         asked = set(everyone)
@@ -94,7 +102,7 @@ class Federation:
         bad = [party for party in self.adversaries if party in asked]
         known = self._honest(parameters, round, honest)  # (H, K)
         if not np.isfinite(known).all():
-            return torch.full_like(parameters, torch.nan)
+            return torch.full_like(parameters, torch.nan), None
         updates = dict(zip(honest, known, strict=True))
         if bad:
             updates |= zip(bad, self._bad(parameters, round, known, honest, bad, rng), strict=True)
@@ -103,7 +111,7 @@ class Federation:
         if honest:
             seconds = perf_counter() - started
             self.watch(Round(value, known.mean(0), consensus, seconds))
-        return self.optimizer(parameters, torch.from_numpy(value))
+        return self.optimizer(parameters, torch.from_numpy(value)), consensus
 
     def _honest(self, parameters: Tensor, round: int, parties: Sequence[str]) -> Array:
         if not parties:

@@ -1,0 +1,271 @@
+"""The record of a run: one line of JSON per round, added as the run goes.
+
+A line is written in one piece at the end of the file and flushed to the disk. A kill in the middle
+of it leaves a torn last line: readers pass over it, and the next writer cuts it off. So a record
+can be read while it is written, and is never broken. docs/record.md has the format.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import mmap
+import os
+import time as clock
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from consilience.errors import RecordFileError
+from consilience.evidence import Matrix
+
+try:
+    import fcntl
+except ImportError:  # not a Unix: one writer at a time is then the caller's care
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from consilience.consensus import Consensus
+
+VERSION = 1
+_START = b'{"format":"consilience-record",'
+_UNKNOWN = -128  # a correlation that does not exist, in hundredths
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What a record holds of one round, in the words of `Consensus`."""
+
+    round: int
+    time: float  # seconds since 1970, when it was written
+    method: str | None
+    parties: tuple[str, ...]  # whose updates were usable
+    weights: dict[str, float]  # of the parties
+    noise: dict[str, float]  # of the parties; NaN where unknown
+    groups: tuple[tuple[str, ...], ...]  # parties that move together
+    reasons: dict[str, str]  # of parties that stand out
+    rejected: dict[str, str]  # party -> reason
+    correlation: Matrix | None  # (J, J) in the order of parties, to two decimals
+    effective_parties: float | None
+    seconds: dict[str, float]  # by step
+    accuracy: float | None
+    metrics: dict[str, float]
+    note: str | None
+
+
+class Record:
+    """A run's record in a file, made with the first round. Old rounds are never changed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def append(
+        self,
+        consensus: Consensus | None,
+        *,
+        round: int | None = None,
+        accuracy: float | None = None,
+        seconds: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        note: str | None = None,
+        rejected: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write down a round, and return its number: one after the last in the file if not given.
+
+        Without a consensus it is a round that came to nothing: say why in ``note`` and
+        ``rejected``. ``seconds`` are of steps besides those of the consensus.
+        """
+        line: dict[str, Any] = {} if consensus is None else _of(consensus)
+        line["rejected"] = {**line.get("rejected", {}), **(rejected or {})}
+        line["seconds"] = _rounded({**line.get("seconds", {}), **(seconds or {})})
+        line |= {"accuracy": _number(accuracy), "metrics": _rounded(metrics or {}), "note": note}
+        line = {key: value for key, value in line.items() if value not in (None, {}, [])}
+        with _locked(self.path) as file:
+            end, last = _whole(file, self.path)
+            number = last + 1 if round is None else int(round)
+            head = {"version": VERSION, "round": number, "time": float(f"{clock.time():.3f}")}
+            text = json.dumps({**head, **line}, separators=(",", ":"), allow_nan=False)
+            _write(file, end, _START + text[1:].encode() + b"\n")
+        return number
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> tuple[Round, ...]:
+        """Return the rounds in order; of one written twice (a run taken up again), the last."""
+        found, _ = lines(path)
+        rounds = {line["round"]: line for line in found}
+        try:
+            return tuple(_round(rounds[number]) for number in sorted(rounds))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, f"a line lacks what it should have ({error!r})") from error
+
+
+def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole lines from a place in the file on, as they are, and the place after them."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            content = file.read()
+            file.seek(0)
+            _check_start(file.read(len(_START)), path)
+    except OSError as error:
+        raise RecordFileError(f"{path}: cannot be read as a record ({error.strerror})") from None
+    pieces = content.split(b"\n")[:-1]
+    found, end = [], start
+    for k, piece in enumerate(pieces):
+        line = _parsed(piece)
+        if line is None:
+            if k + 1 < len(pieces):
+                raise _damaged(path, f"a broken line at byte {end}")
+            break  # torn by a loss of power: the next writer will cut it off
+        _check_version(line, path)
+        found.append(line)
+        end += len(piece) + 1
+    return found, end
+
+
+def correlations(coded: str | None, size: int) -> Matrix | None:
+    """Return the matrix of a line's ``correlation``: hundredths, the upper triangle by rows."""
+    if coded is None:
+        return None
+    hundredths = np.frombuffer(base64.b64decode(coded), np.int8)
+    matrix = np.eye(size)
+    rows, columns = np.triu_indices(size, 1)
+    matrix[rows, columns] = np.where(hundredths == _UNKNOWN, np.nan, hundredths / 100)
+    matrix[columns, rows] = matrix[rows, columns]
+    return matrix
+
+
+def _of(consensus: Consensus) -> dict[str, Any]:
+    """Return what a line says of a consensus."""
+    group = {party: k for k, members in enumerate(consensus.groups) for party in members}
+    parties = consensus.parties
+    return {
+        "method": consensus.diagnostics.get("method"),
+        "parties": parties,
+        "weights": [_number(consensus.weights[party]) for party in parties],
+        "noise": [_number(consensus.noise[party]) for party in parties],
+        "group": [group.get(party) for party in parties] if group else None,
+        "reasons": {p: why for p, why in consensus.reasons.items() if p not in consensus.rejected},
+        "rejected": consensus.rejected,
+        "correlation": _coded(consensus.covariance),
+        "effective_parties": _number(consensus.diagnostics["effective_parties"]),
+        "seconds": consensus.diagnostics["seconds"],
+    }
+
+
+def _coded(covariance: Matrix | None) -> str | None:
+    if covariance is None:
+        return None
+    with np.errstate(all="ignore"):  # nothing over nothing is unknown, and said so
+        scale = np.sqrt(np.diag(covariance))
+        pairs = (covariance / scale[:, None] / scale)[np.triu_indices(len(scale), 1)]
+    hundredths = np.where(np.isfinite(pairs), np.clip(np.rint(100 * pairs), -100, 100), _UNKNOWN)
+    return base64.b64encode(hundredths.astype(np.int8).tobytes()).decode()
+
+
+def _number(value: float | None) -> float | None:
+    """Return four digits of a number, or None for what JSON has no word for."""
+    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {str(name): _number(value) for name, value in values.items()}
+
+
+def _round(line: dict[str, Any]) -> Round:
+    parties = tuple(line.get("parties", ()))
+    group = line.get("group") or [None] * len(parties)
+    numbers = sorted({k for k in group if k is not None})
+    return Round(
+        round=line["round"],
+        time=line["time"],
+        method=line.get("method"),
+        parties=parties,
+        weights=dict(zip(parties, map(_or_nan, line.get("weights", ())), strict=True)),
+        noise=dict(zip(parties, map(_or_nan, line.get("noise", ())), strict=True)),
+        groups=tuple(
+            tuple(party for party, k in zip(parties, group, strict=True) if k == number)
+            for number in numbers
+        ),
+        reasons=line.get("reasons", {}),
+        rejected=line.get("rejected", {}),
+        correlation=correlations(line.get("correlation"), len(parties)),
+        effective_parties=line.get("effective_parties"),
+        seconds={step: _or_nan(value) for step, value in line.get("seconds", {}).items()},
+        accuracy=line.get("accuracy"),
+        metrics={name: _or_nan(value) for name, value in line.get("metrics", {}).items()},
+        note=line.get("note"),
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Open a record to add to it, alone among writers."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _whole(file: int, path: Path) -> tuple[int, int]:
+    """Cut off a torn last line; return where the file ends, and the number of its last round."""
+    size = os.fstat(file).st_size
+    if size == 0:
+        return 0, 0
+    with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as content:
+        _check_start(content[: len(_START)], path)
+        end = content.rfind(b"\n") + 1
+        start = content.rfind(b"\n", 0, max(0, end - 1)) + 1
+        last = _parsed(content[start:end])
+    if last is None:  # a loss of power may keep a line's end and lose its middle
+        os.ftruncate(file, start)
+        return _whole(file, path)
+    _check_version(last, path)
+    if end < size:
+        os.ftruncate(file, end)
+    return end, int(last["round"])
+
+
+def _write(file: int, end: int, line: bytes) -> None:
+    written = os.write(file, line)
+    if written < len(line):  # the disk is full: half a line is worth nothing
+        os.ftruncate(file, end)
+        raise OSError(f"only {written} of {len(line)} bytes could be written")
+    os.fsync(file)
+
+
+def _parsed(piece: bytes) -> dict[str, Any] | None:
+    """Return a line, or None if it is not whole."""
+    try:
+        line = json.loads(piece)
+        return line if isinstance(line["round"], int) and "version" in line else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _check_start(head: bytes, path: str | os.PathLike[str]) -> None:
+    if head != _START[: len(head)]:
+        raise RecordFileError(f"{path}: not a record of a run; it was left as it is")
+
+
+def _check_version(line: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    if line["version"] != VERSION:
+        raise RecordFileError(
+            f"{path}: record version {line['version']!r}, this release reads {VERSION}"
+        )
+
+
+def _damaged(path: str | os.PathLike[str], what: str) -> RecordFileError:
+    return RecordFileError(f"{path}: {what}; was it edited? Remove the line, or start a new record")
