@@ -271,12 +271,14 @@ def _unflatten(update: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
 
 def _center(center: Any) -> Leaves:
     leaves = dict(_flatten(center))
+    buffer = np.empty(_SCREEN_CHUNK)
     for path, leaf in leaves.items():
         if leaf.kind == "float":
-            buffer = np.empty(leaf.size)
-            leaf.read(0, leaf.size, buffer)
-            if not np.isfinite(buffer).all():
-                raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
+            for start in range(0, leaf.size, _SCREEN_CHUNK):
+                piece = buffer[: min(leaf.size - start, _SCREEN_CHUNK)]
+                leaf.read(start, start + piece.size, piece)
+                if not np.isfinite(piece).all():
+                    raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
     return leaves
 
 
