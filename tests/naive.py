@@ -490,7 +490,7 @@ def noise_log_variances(blocks, V, own, prior, shared=False):
     return np.diag(jacobian @ covariance @ jacobian.T)
 
 
-def pairwise(rounds):
+def pairwise(rounds, slack=None):
     """Levels, votes and weights of the last round as docs/pairwise.md has them, pair by pair."""
     names = everybody(rounds)
     seen = {(a, b): 0 for a in names for b in names}
@@ -508,14 +508,16 @@ def pairwise(rounds):
     s = min((fit_pairs(names, D, *start, least) for start in starts), key=lambda s: cost(D, s))
     pairs = [(a, b) for a, b in D if a < b]
     misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
-    slack = min(max((np.quantile(misfits, 0.75) / 1.15) ** 0.5, 1), 3)
+    slack = slack or min(max((np.quantile(misfits, 0.75) / 1.15) ** 0.5, 1), 3)
     heed = {a: min((s[a] / np.median(list(s.values()))) ** -0.2, 4) for a in names}
     t = middle([s[a] for a in names], [heed[a] for a in names])
     for _ in range(3):
         shared = {}
         for a, b in D:
             expected = max(s[a] + s[b], 1.5 * (1 - slack**-2) * t)
-            shared[a, b] = min(max(1 - D[a, b] / expected, 0), 1) ** slack
+            spread = 2 / 9 / seen[a, b]
+            nearest = max(1 - spread - 2 * spread**0.5, 0.2) ** 3
+            shared[a, b] = min(max(1 - D[a, b] / expected / nearest, 0), 1) ** slack
         vote = {a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -2 for a in names}
         t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])
     now = list(rounds[-1])
@@ -547,11 +549,6 @@ def fit_pairs(names, D, share, exact, least):
         exact = max(0.7 * exact, 0.01)
         solved = np.linalg.solve(A, right)
         s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
-        reach = {
-            a: lower([D[a, b] ** 0.5 - s[b] ** 0.5 for b in names if (a, b) in D], 0.5)
-            for a in names
-        }
-        s = {a: max(s[a], max(reach[a], 0) ** 2) for a in names}
     return s
 
 

@@ -44,6 +44,13 @@ def test_equals_its_equations_pair_by_pair(name, size):
     assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
 
 
+@pytest.mark.parametrize("slack", [1.0, 2.0, 3.0])
+def test_equals_its_equations_with_any_slack(slack):
+    rounds, _ = scenario("one round", size=60)
+    found = cs.aggregate(rounds[0], cs.Pairwise(slack, 300))
+    assert found.weights == pytest.approx(naive.pairwise(rounds, slack)[2], rel=1e-2, abs=1e-4)
+
+
 def test_levels_of_independent_parties_are_found_though_a_clique_is_close():
     levels = np.array([1.0, 1.5, 2.0, 0.7, 1.1, 0.9, 3.0, 3.0, 3.0])
     distances = levels[:, None] + levels
@@ -156,11 +163,53 @@ def test_near_the_oracle_under_attack(label, count):
     assert error(found, truth) <= bound * error(X.mean(0), truth)
 
 
-def test_twice_as_many_noisy_parties_as_good_ones():
+@pytest.mark.parametrize("scale", [10, 100, 1000])
+def test_twice_as_many_noisy_parties_as_good_ones(scale):
     truth, X = honest(10, 10_000)
-    noisy = 10 * np.random.default_rng(1).standard_normal((20, 10_000))
+    noisy = scale * np.random.default_rng(1).standard_normal((20, 10_000))
     found = cs.aggregate(np.vstack([X, noisy]), "pairwise").value
     assert error(found, truth) <= 1.05 * error(X.mean(0), truth)
+
+
+def test_two_copies_near_the_mean_do_not_decide_what_is_typical():
+    truth, X = honest(10, 10_000)
+    copy = X.mean(0) - 0.3 * X.std(0)
+    near = copy + 1e-4 * np.random.default_rng(1).standard_normal((2, 10_000))
+    found = cs.aggregate(np.vstack([X, near]))
+    assert error(found.value, truth) <= 1.05 * error(X.mean(0), truth)
+    assert set(found.reasons) <= {"10", "11"}
+
+
+def test_what_chance_makes_alike_is_not_shared():
+    """A hundred strangers seen in few coordinates: as many voices as parties."""
+    consensus = cs.aggregate(np.random.default_rng(0).standard_normal((100, 50)))
+    assert not consensus.groups
+    assert consensus.diagnostics["effective_parties"] > 90
+
+
+def test_a_good_name_does_not_buy_a_long_update():
+    """Four hundred rounds of good conduct; then the residual counts for three typical ones."""
+    _, X = honest(10, 400)
+    mean = X.mean(0)
+    for length in (10, 20):
+        memory = cs.Memory(decay=1.0)
+        memory.evidence = cs.Evidence.of(X).discounted(400.0)
+        sudden = X.copy()
+        sudden[9] = mean + length * np.random.default_rng(1).standard_normal(400)
+        consensus = cs.aggregate(sudden, memory=memory)
+        apart = np.sqrt(np.mean((sudden - consensus.value) ** 2, axis=1))
+        pull = np.array(list(consensus.weights.values())) * apart
+        assert 1.5 * np.median(pull[:9]) < pull[9] < 3.3 * np.median(pull[:9])
+        assert "clipped" in consensus.reasons["9"]
+
+
+def test_sample_counts_are_claims_from_half_to_two_votes():
+    _, X = honest(8, 20_000)
+    plain = weights_of(X)
+    claimed = weights_of(X, sample_counts=[100, 100, 100, 100, 100, 150, 1e12, 1])
+    assert claimed / plain / (claimed[0] / plain[0]) == pytest.approx(
+        [1, 1, 1, 1, 1, 1.5, 2, 0.5], rel=0.02
+    )
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0])  # a factor of 50 in variance, and in noise

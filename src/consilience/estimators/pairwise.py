@@ -23,6 +23,7 @@ docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +44,14 @@ _HEED = 0.2
 _MOST_HEED = 4.0  # times that of the median party, lest two copies near the mean decide
 _LOUDEST = 2.0  # typical lengths: how far a party is heard in full, slack permitting
 _MOST_SLACK = 3.0
+_MOST_CLAIMED = 2.0  # votes, for however many samples
 # A misfit this small, relative to the distance, is none.
 _EXACT = 1e-2
+_NEARLY_ALL = 1.25  # times the sum's lowest value: at most one pair in 36 does not fit at all
 _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _PULL = 1e-6  # towards half the typical distance, for parties the pairs leave undetermined
+_RARELY = 2.0  # standard deviations
+_LEAST_NEAR = 0.2  # cubed, of the expected distance: nearer is no chance, however little was seen
 _UPPER_QUARTILE = 1.15  # of |N(0, 1)|
 
 
@@ -72,10 +77,12 @@ class Pairwise:
         met = counts > 0
         levels, iterations = fit_levels(distances, met, evidence.smallest, self.max_iterations)
         slack = self.slack or slack_of(distances, levels, counts)
-        typical, shared = common_level(distances, met, levels, slack)
+        typical, shared = common_level(distances, counts, levels, slack)
+        claimed = claims(evidence.parties, given.sample_counts)
         weights, lengths = [], np.ones(len(levels))
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
             w = votes(shared[np.ix_(members, members)]) * trust(levels[members] / typical, slack)
+            w *= claimed[members]
             now = given.now
             if now is not None and now.parties == block.parties:
                 w, lengths[members] = bounded(w, now)
@@ -105,13 +112,15 @@ def fit_levels(
     The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
     distance is a good start where most of its peers are quiet, half its lower quartile where most
     are far, and a gradual one where a group is as far from itself as from the others; the lowest
-    end is taken.
+    end is taken. Where nearly all pairs fit, there is only one.
     """
     least = max(_SAME * float(np.median(_of_peers(distances, met, 0.5))), 1e-2 * smallest)
-    found = []
+    lowest, found = np.sqrt(_EXACT) * np.count_nonzero(met), []
     for share, exact in ((0.5, _EXACT), (0.25, _EXACT), (0.5, 1.0)):
         start = np.maximum(0.5 * _of_peers(distances, met, share), least)
         found.append(_descend(distances, met, start, least, exact, max_iterations))
+        if found[-1][1] <= _NEARLY_ALL * lowest:
+            break
     levels, _, iterations = min(found, key=lambda end: end[1])
     return levels, iterations
 
@@ -123,17 +132,21 @@ def _descend(
 
     A misfit below ``exact`` counts as none, a bar that sinks to what really is none.
     """
-    levels, iterations = start, 0
+    from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
+
+    levels, iterations, place = start, 0, np.diag_indices(len(start))
     while iterations < max_iterations:
         iterations += 1
         share, ratio = _predict(distances, levels)
-        W = np.where(met, np.maximum(np.abs(1 - ratio), exact) ** -1.5, 0.0)
-        # In units of the present levels, as these may be thirty orders of magnitude apart.
-        A = W * share * share.T
-        A[np.diag_indices_from(A)] = (1 + _PULL) * (W * share**2).sum(axis=1)
-        right = (W * share * ratio).sum(axis=1) + _PULL * np.diag(A) * start / levels
-        before, levels = levels, np.maximum(levels * np.linalg.solve(A, right), least)
-        levels = np.maximum(levels, _reach(distances, met, levels))
+        misfit = np.maximum(np.abs(1 - ratio), exact)
+        W = met / (misfit * np.sqrt(misfit))
+        # In units of the present levels, as these may be thirty orders of magnitude apart. The
+        # other party's share is one less this one's.
+        W *= share
+        A = W - W * share
+        A[place] = diagonal = (1 + _PULL) * np.einsum("jl,jl->j", W, share)
+        right = np.einsum("jl,jl->j", W, ratio) + _PULL * diagonal * start / levels
+        before, levels = levels, np.maximum(levels * dposv(A, right)[1], least)
         if exact == _EXACT and np.max(np.abs(levels - before) / (levels + before)) < 1e-5:
             break
         exact = max(_EXACT, 0.7 * exact)
@@ -145,16 +158,6 @@ def _predict(distances: Matrix, levels: Vector) -> tuple[Matrix, Matrix]:
     """Return s_j/(s_j + s_l), and D_jl/(s_j + s_l)."""
     predicted = levels[:, None] + levels
     return levels[:, None] / predicted, distances / predicted
-
-
-def _reach(distances: Matrix, met: Pairs, levels: Vector) -> Vector:
-    """Return the least level that a party's distance from most of its peers allows.
-
-    ‖x_j − x_l‖ ≤ ‖e_j‖ + ‖e_l‖ whatever the correlation, so s_j ≥ (√D_jl − √s_l)²; for most l, as
-    the levels of others may be wrong.
-    """
-    lengths = np.sqrt(distances) - np.sqrt(levels)
-    return np.maximum(_of_peers(lengths, met, 0.5), 0.0) ** 2
 
 
 def _of_peers(values: Matrix, met: Pairs, share: float) -> Vector:
@@ -181,19 +184,32 @@ def slack_of(distances: Matrix, levels: Vector, counts: Matrix) -> float:
 
 
 def common_level(
-    distances: Matrix, met: Pairs, levels: Vector, slack: float
+    distances: Matrix, counts: Matrix, levels: Vector, slack: float
 ) -> tuple[float, Matrix]:
     """Return the typical level t, and how much of a voice each two parties share: κ^ρ, (J, J).
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
     """
+    met, nearest = counts > 0, 1 - chance(counts)
     heed = np.minimum((levels / np.median(levels)) ** -_HEED, _MOST_HEED)
     typical, shared = _middle(levels, heed), np.zeros_like(distances)
     for _ in range(3):  # who is typical depends on who counts, and a little the other way round
         expected = np.maximum(levels[:, None] + levels, 1.5 * (1 - slack**-2) * typical)
-        shared = np.where(met, np.clip(1 - distances / expected, 0, 1) ** slack, 0.0)
+        shared = np.where(met, np.clip(1 - distances / expected / nearest, 0, 1) ** slack, 0.0)
         typical = _middle(levels, votes(shared) * heed)
     return typical, shared
+
+
+def chance(counts: Matrix) -> Matrix:
+    """Return the correlation that two independent parties rarely seem to have, n coordinates seen.
+
+    D_jl/(s_j + s_l) is then χ²/n; by Wilson and Hilferty its cube root is nearly normal, with mean
+    1 − 2/9n and variance 2/9n. Without this, what many parties seem to share would grow with their
+    number and with the share of coordinates not looked at.
+    """
+    variance = 2 / (9 * np.maximum(counts, 1e-300))
+    nearest: Matrix = np.maximum(1 - variance - _RARELY * np.sqrt(variance), _LEAST_NEAR) ** 3
+    return 1 - nearest
 
 
 def votes(shared: Matrix) -> Vector:
@@ -208,6 +224,18 @@ def trust(relative: Vector, slack: float) -> Vector:
     full = min(_LOUDEST, slack)
     kept: Vector = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
     return kept
+
+
+def claims(parties: tuple[str, ...], sample_counts: Mapping[str, float] | None) -> Vector:
+    """Return how much more than its vote a party gets for the samples it says it has, ½ to 2.
+
+    A claim nobody can check; what more samples are worth shows in the noise level anyway.
+    """
+    if not sample_counts:
+        return np.ones(len(parties))
+    typical = float(np.median(list(sample_counts.values())))
+    said = np.array([sample_counts.get(party, typical) for party in parties])
+    return np.clip(said / typical, 1 / _MOST_CLAIMED, _MOST_CLAIMED)
 
 
 def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
