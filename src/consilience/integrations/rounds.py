@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.consensus import Consensus, aggregate
-from consilience.errors import ConsilienceError
+from consilience.errors import ConsilienceError, UpdateError
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Model, fits, latest
 from consilience.memory import Memory
 from consilience.record import Record
@@ -74,7 +74,7 @@ class Rounds:
     last: Round | None = None
 
     def __post_init__(self) -> None:
-        self.method = resolve(self.method)  # a mistake shows now, not after the first round
+        resolve(self.method)  # a mistake shows now, not after the first round
         if self.record is not None and Path(self.record).exists():
             Record.read(self.record)
 
@@ -105,8 +105,8 @@ class Rounds:
         even be read. Nothing that a party can send makes this raise.
         """
         memory = copy.copy(self.memory)  # a memory replaces what it keeps, so this is enough
-        consensus, note = self._consensus(updates, model, sample_counts, memory)
-        refused = {**(rejected or {}), **(consensus.rejected if consensus else {})}
+        consensus, note, found = self._consensus(updates, model, sample_counts, memory)
+        refused = {**(rejected or {}), **found}
         if consensus and len(consensus.parties) < self.minimum:
             note = f"{len(consensus.parties)} usable updates, expected {self.minimum} at least"
             consensus = None
@@ -130,19 +130,22 @@ class Rounds:
         model: Model | None,
         counts: Mapping[str, Any] | None,
         memory: Memory,
-    ) -> tuple[Consensus | None, str | None]:
-        if len(updates) < max(1, self.minimum):
-            return None, f"{len(updates)} usable updates, expected {max(1, self.minimum)} at least"
+    ) -> tuple[Consensus | None, str | None, dict[str, str]]:
+        if not updates:
+            return None, f"no usable updates, expected {self.minimum} at least", {}
         centre = model
         if model is not None and self.step is not None:
             centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
         try:
-            return aggregate(updates, self.method, memory, centre, counts), None
+            consensus = aggregate(updates, self.method, memory, centre, counts)
+            return consensus, None, consensus.rejected
+        except UpdateError as error:
+            return None, str(error), error.rejected
         except ConsilienceError as error:
-            return None, str(error)
+            return None, str(error), {}
         except Exception as error:  # a run of days must not end by what one party found out
             self.log.exception("the aggregation failed")
-            return None, f"the aggregation failed: {type(error).__name__}: {error}"
+            return None, f"the aggregation failed: {type(error).__name__}: {error}", {}
 
     def _moved(self, model: Model | None, value: dict[str, NDArray[Any]]) -> Model:
         """Return the next model, in the dtypes of the present one; its tensors are new."""
