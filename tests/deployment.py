@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -70,6 +71,18 @@ class Deployment:
             f"--node-config=partition-id={party}",
         )
 
+    def node_id(self, party: int) -> str:
+        """The id that the SuperLink gave a node."""
+        log = self.folder / f"node{party}.log"
+        said: list[str] = []
+
+        def told() -> bool:
+            said[:] = re.findall(r"SuperNode ID: (\d+)", log.read_text(errors="replace"))
+            return bool(said)
+
+        wait(told, f"node {party} has no id", self.log)
+        return said[-1]
+
     def run(self, **config: Any) -> "Run":
         """Submit a run."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
@@ -78,6 +91,12 @@ class Deployment:
         return Run(self, str(answer["run-id"]))
 
     def flwr(self, *command: str) -> dict[str, Any]:
+        """Ask Flower's command line for something that it answers in JSON."""
+        text = self.text(*command)
+        found: dict[str, Any] = json.loads(text[text.index("{") :])
+        return found
+
+    def text(self, *command: str) -> str:
         done = subprocess.run(
             [BIN / "flwr", *command],
             env=self.environment,
@@ -86,11 +105,9 @@ class Deployment:
             text=True,
             timeout=PATIENCE,
         )
-        start = done.stdout.find("{")
-        if done.returncode != 0 or start < 0:
+        if done.returncode != 0:
             raise RuntimeError(f"flwr {command[0]}: {done.stdout}\n{done.stderr}\n{self.log()}")
-        found: dict[str, Any] = json.loads(done.stdout[start:])
-        return found
+        return done.stdout
 
     def start(self, name: str, command: Sequence[str], *options: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -134,18 +151,27 @@ class Run:
         answer = self.deployment.flwr("list", "loopback", "--run-id", self.run_id, "--format=json")
         return str(answer["runs"][0]["status"])
 
-    def finished(self) -> str:
-        """Wait until the run has ended, and return how."""
-        wait(lambda: self.status().startswith("finished"), "the run goes on", self.deployment.log)
-        return self.status()
+    def finished(self) -> None:
+        """Wait until the run has ended, and see that it did well."""
+        wait(lambda: not self._servers(), "the run goes on", self.deployment.log)
+        status = self.status()
+        assert status == "finished:completed", f"{status}\n{self.deployment.log()}"
+
+    def stop(self) -> None:
+        """Tell the SuperLink that the run has ended, which it finds out by itself in a minute."""
+        self.deployment.text("stop", self.run_id, "loopback")
 
     def kill_server(self) -> None:
         """Kill the process that the strategy runs in."""
-        link = self.deployment.processes["superlink"]
-        found = [p for p in descendants(link.pid) if "flwr-serverapp" in " ".join(p.cmdline())]
+        found = self._servers()
         assert found, "no server app is running"
         for process in found:
             process.send_signal(signal.SIGKILL)
+        wait(lambda: not self._servers(), "the server cannot be killed", self.deployment.log)
+
+    def _servers(self) -> list[psutil.Process]:
+        link = self.deployment.processes["superlink"]
+        return [p for p in descendants(link.pid) if named(p, "flwr-serverapp")]
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -153,6 +179,13 @@ def descendants(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def named(process: psutil.Process, name: str) -> bool:
+    try:
+        return any(name in part for part in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 def free_port() -> int:
