@@ -7,7 +7,7 @@ import os
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from mnist_under_attack import task
+from consilience.lab import softmax as task
 
 app = ClientApp()
 

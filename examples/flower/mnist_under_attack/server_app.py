@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Krum
 
 from consilience.integrations.flower import ConsilienceStrategy
-from mnist_under_attack import task
+from consilience.lab import softmax as task
 
 app = ServerApp()
 

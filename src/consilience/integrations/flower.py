@@ -20,6 +20,7 @@ from typing import Any
 from consilience.catalogue import DEFAULT, Method
 from consilience.consensus import Consensus
 from consilience.errors import UpdateError
+from consilience.integrations.metrics import typical_metrics
 from consilience.integrations.rounds import Round, Rounds
 from consilience.memory import Memory
 
@@ -233,7 +234,9 @@ class ConsilienceStrategy(FedAvg):
     ) -> MetricRecord:
         if combine is aggregate_metricrecords:  # FedAvg's default, which trusts whatever it gets
             sent = {party: replied.metrics(m.content) for party, m in messages.items()}
-            return replied.typical_metrics(sent, weights, self.weighted_by_key)
+            combined = typical_metrics(sent, weights)
+            combined.pop(self.weighted_by_key, None)  # as FedAvg does
+            return MetricRecord(combined)
         try:
             found: MetricRecord = combine(
                 [message.content for message in messages.values()], self.weighted_by_key

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -100,39 +100,6 @@ def claimed_id(message: Message, key: str) -> str | None:
 def metrics(content: RecordDict) -> dict[str, Any]:
     """Return all metrics of a reply, of whichever record."""
     return {key: value for part in content.metric_records.values() for key, value in part.items()}
-
-
-def typical_metrics(
-    sent: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float], besides: str | None
-) -> MetricRecord:
-    """Return the weighted median of each metric that parties with most of the weight sent.
-
-    A median, since a mean could be made anything by the least of the parties.
-    """
-    total = sum(weights.get(party, 0.0) for party in sent)
-    found = MetricRecord()
-    for key in dict.fromkeys(key for record in sent.values() for key in record):
-        by_shape: dict[tuple[int, ...], list[tuple[float, NDArray[np.float64]]]] = {}
-        for party, record in sent.items():
-            values = np.asarray(record.get(key, np.nan), np.float64)
-            if np.isfinite(values).all():
-                by_shape.setdefault(values.shape, []).append((weights.get(party, 0.0), values))
-        for pairs in by_shape.values():
-            if key != besides and sum(w for w, _ in pairs) > total / 2:
-                found[key] = _median(pairs).tolist()
-    return found
-
-
-def _median(pairs: Sequence[tuple[float, NDArray[np.float64]]]) -> NDArray[np.float64]:
-    weights = np.array([weight for weight, _ in pairs])
-    values = np.stack([value for _, value in pairs])  # (J, ...)
-    order = np.argsort(values, axis=0, kind="stable")
-    passed = np.cumsum(weights[order], axis=0) >= weights.sum() / 2
-    ranked = np.take_along_axis(values, order, axis=0)
-    median: NDArray[np.float64] = np.take_along_axis(
-        ranked, np.argmax(passed, axis=0)[None], axis=0
-    )[0]
-    return median
 
 
 def _short(text: object) -> str:

@@ -1,7 +1,8 @@
-"""What is learned, and what the adversaries do about it: softmax regression in plain numpy.
+"""MNIST by softmax regression in plain numpy, and what adversaries do about it.
 
-Every random choice is a function of the seed, the round and the party, so an adversary can work out
-what the honest parties are about to send. That is more than one could know in earnest, and it lets
+For parties that are processes, begun anew with every message: nothing heavy is imported. Every
+random choice is a function of the seed, the round and the party, so an adversary can work out what
+the honest parties are about to send. That is more than one could know in earnest, and it lets
 adversaries in separate processes collude without a word.
 """
 
@@ -126,4 +127,5 @@ def _inputs(images: Array) -> Array:
 
 def _softmax(scores: Array) -> Array:
     powers = np.exp(scores - scores.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
+    shares: Array = powers / powers.sum(1, keepdims=True)
+    return shares

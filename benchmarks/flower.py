@@ -1,0 +1,214 @@
+"""Flower's strategies and ours: what each makes of every attack, and what a round of it costs.
+
+    python -m benchmarks.flower attacks   # docs/data/flower.json, about 10 minutes
+    python -m benchmarks.flower cost      # docs/data/flower-cost.json; on an idle machine
+    python -m benchmarks.flower clean     # docs/data/flower-clean.json
+
+The strategies are the real ones, and so are the messages; only the wires between are missing.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Krum
+from flwr.supercore.task_identity import TaskIdentity
+
+from consilience.integrations.flower import ConsilienceStrategy
+from consilience.integrations.flower_nodes import Nodes
+from consilience.lab import softmax as task
+from consilience.lab.attacks import SUITE
+
+DATA = Path(__file__).parent.parent / "docs" / "data"
+HONEST, ADVERSARIES, ROUNDS, SEED = 10, 5, 10, 0
+# Bulyan refuses to work with more adversaries than a quarter of the parties, less three.
+MOST_FOR_BULYAN = (HONEST + ADVERSARIES - 3) // 4
+
+STRATEGIES: dict[str, Callable[[], FedAvg]] = {
+    "consilience": lambda: ConsilienceStrategy(fraction_evaluate=0.0),
+    "FedAvg": lambda: FedAvg(fraction_evaluate=0.0),
+    "FedMedian": lambda: FedMedian(fraction_evaluate=0.0),
+    "Krum": lambda: Krum(fraction_evaluate=0.0, num_malicious_nodes=ADVERSARIES),
+    "Bulyan": lambda: Bulyan(fraction_evaluate=0.0, num_malicious_nodes=MOST_FOR_BULYAN),
+}
+
+
+class Federation(Grid):
+    """The parties of the example, in this process. Those from `HONEST` on are adversaries."""
+
+    def __init__(self, strategy: FedAvg, attack: str | None) -> None:
+        self.strategy, self.attack = strategy, attack
+
+    def set_run(self, run: Any) -> None: ...
+    @property
+    def run(self) -> Any: ...
+    def create_message(self, *args: Any, **more: Any) -> Any: ...
+    def push_messages(self, messages: Any) -> Any: ...
+    def pull_messages(self, message_ids: Any) -> Any: ...
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(HONEST + ADVERSARIES if self.attack else HONEST)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: Any = None) -> Any:
+        messages = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        if not messages:
+            return []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+        sent = messages[0].content["arrays"]
+        model = {name: array.numpy() for name, array in sent.items()}
+        round = int(messages[0].content["config"]["server-round"])
+        updates: list[Any] = [task.train(model, p, HONEST, round, SEED) for p in range(HONEST)]
+        if self.attack:
+            ask = self._aggregator(messages, sent, round)
+            updates += task.lies(self.attack, model, HONEST, ADVERSARIES, round, SEED, ask)
+        return [reply(message, update) for message, update in zip(messages, updates, strict=True)]
+
+    def _aggregator(self, messages: list[Message], sent: ArrayRecord, round: int) -> Any:
+        """What an adversary may ask of the very strategy it is up against, which learns nothing."""
+        model = task.flat({name: array.numpy() for name, array in sent.items()})
+
+        def answer(rows: Any) -> Any:
+            replies = [
+                reply(m, task.unflat(model + r)) for m, r in zip(messages, rows, strict=True)
+            ]
+            found, _ = unlearning(self.strategy).aggregate_train(round, replies)
+            new = {name: array.numpy() for name, array in (found or sent).items()}
+            return task.flat(new) - model
+
+        return answer
+
+
+def unlearning(strategy: FedAvg) -> FedAvg:
+    """A strategy that may be asked without a trace."""
+    if not isinstance(strategy, ConsilienceStrategy):
+        return strategy
+    twin = copy.copy(strategy)
+    twin.rounds, twin._nodes = copy.copy(strategy.rounds), Nodes()
+    twin.rounds.rejections = {}
+    return twin
+
+
+def reply(message: Message, update: dict[str, Any]) -> Message:
+    arrays = ArrayRecord({name: Array(np.asarray(values)) for name, values in update.items()})
+    metrics = MetricRecord({"num-examples": 6000})
+    answer = Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+    answer.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+    return answer
+
+
+def run(strategy: FedAvg, attack: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
+    grid = Federation(strategy, attack)
+    initial = ArrayRecord({name: Array(values) for name, values in task.initial().items()})
+    try:
+        with np.errstate(all="ignore"):
+            result = strategy.start(grid, initial, rounds)
+            arrays = result.arrays or initial
+            model = {name: array.numpy() for name, array in arrays.items()}
+            cell: dict[str, Any] = {"accuracy": round(task.accuracy(model), 4)}
+    except Exception as error:  # the run has ended, which is the result
+        return {"accuracy": None, "ended": type(error).__name__}
+    if isinstance(strategy, ConsilienceStrategy):
+        cell |= naming(result.train_metrics_clientapp)
+    return cell
+
+
+def naming(metrics: dict[int, MetricRecord]) -> dict[str, Any]:
+    """The round by which each party had been named, and the weight of the adversaries."""
+    first: dict[int, int] = {}
+    for number, record in metrics.items():
+        for key in record:
+            if key.startswith("named/"):
+                first.setdefault(int(key.removeprefix("named/")), number)
+    bad = [first.get(party) for party in range(HONEST, HONEST + ADVERSARIES)]
+    last = metrics[max(metrics)]
+    weight = sum(last.get(f"weight/{p}", 0.0) for p in range(HONEST, HONEST + ADVERSARIES))
+    return {
+        "adversaries_named": sum(number is not None for number in bad),
+        "all_named_by_round": max(bad) if None not in bad else None,  # type: ignore[type-var]
+        "honest_named": sorted(party for party in first if party < HONEST),
+        "weight_of_adversaries": round(weight, 4),
+    }
+
+
+def attacks() -> None:
+    table: dict[str, dict[str, Any]] = {"none": {}}
+    for name, make in STRATEGIES.items():
+        table["none"][name] = run(make(), None)
+    for attack in SUITE:
+        table[attack] = {name: run(make(), attack) for name, make in STRATEGIES.items()}
+        print(attack, {name: cell["accuracy"] for name, cell in table[attack].items()}, flush=True)
+    about = {
+        "honest": HONEST,
+        "adversaries": ADVERSARIES,
+        "rounds": ROUNDS,
+        "seed": SEED,
+        "bulyan_told": MOST_FOR_BULYAN,
+    }
+    write("flower.json", {"about": about, "table": table})
+
+
+def clean() -> None:
+    """Name nobody where everybody is honest."""
+    write("flower-clean.json", {"rounds": 20, **run(STRATEGIES["consilience"](), None, 20)})
+
+
+def cost(parties: int = 10, repeats: int = 5) -> None:
+    """Time and memory over the replies, of ours and FedAvg's, alternating."""
+    replies = large_replies(parties)
+    found: dict[str, dict[str, list[float]]] = {}
+    for _ in range(repeats):
+        for name in ("FedAvg", "consilience"):
+            strategy = STRATEGIES[name]()
+            started = perf_counter()
+            strategy.aggregate_train(1, replies)
+            seconds = perf_counter() - started
+            found.setdefault(name, {"seconds": [], "megabytes": []})["seconds"].append(seconds)
+    for name in found:
+        tracemalloc.start()
+        STRATEGIES[name]().aggregate_train(1, replies)
+        found[name]["megabytes"].append(tracemalloc.get_traced_memory()[1] / 2**20)
+        tracemalloc.stop()
+    best = {name: {kind: round(min(v), 3) for kind, v in f.items()} for name, f in found.items()}
+    ratio = {k: round(best["consilience"][k] / v, 2) for k, v in best["FedAvg"].items()}
+    write("flower-cost.json", {"parties": parties, "best": best, "ratio_to_FedAvg": ratio})
+
+
+def large_replies(parties: int) -> list[Message]:
+    """Replies with 25 million float32 each, in layers as of a residual network of 50 layers."""
+    rng = np.random.default_rng(0)
+    shapes = [(1000, 2048), *[(512, 512, 3, 3)] * 4, *[(1024, 1024)] * 13]
+    truth = [rng.standard_normal(shape, np.float32) for shape in shapes]
+    replies = []
+    for party in range(parties):
+        update = {
+            str(k): values + 0.1 * rng.standard_normal(values.shape, np.float32)
+            for k, values in enumerate(truth)
+        }
+        message = Message(RecordDict(), party, "train")
+        replies.append(reply(message, update))
+    print(sum(np.prod(shape) for shape in shapes) / 1e6, "million coordinates")
+    return replies
+
+
+def write(name: str, found: Any) -> None:
+    (DATA / name).write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found)[:2000])
+
+
+if __name__ == "__main__":
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    logging.getLogger("consilience").setLevel(logging.CRITICAL)
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    {"attacks": attacks, "cost": cost, "clean": clean}[sys.argv[1]]()
