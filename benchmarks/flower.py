@@ -3,6 +3,7 @@
     python -m benchmarks.flower attacks   # docs/data/flower.json, about 10 minutes
     python -m benchmarks.flower cost      # docs/data/flower-cost.json; on an idle machine
     python -m benchmarks.flower clean     # docs/data/flower-clean.json
+    python -m benchmarks.flower deployed  # docs/data/flower-deployed.json, about 5 minutes
 
 The strategies are the real ones, and so are the messages; only the wires between are missing.
 """
@@ -16,6 +17,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -45,10 +47,11 @@ STRATEGIES: dict[str, Callable[[], FedAvg]] = {
 
 
 class Federation(Grid):
-    """The parties of the example, in this process. Those from `HONEST` on are adversaries."""
+    """The parties of the example, in this process. The last of them are adversaries."""
 
-    def __init__(self, strategy: FedAvg, attack: str | None) -> None:
+    def __init__(self, strategy: FedAvg, attack: str | None, honest: int, adversaries: int) -> None:
         self.strategy, self.attack = strategy, attack
+        self.honest, self.adversaries = honest, adversaries if attack else 0
 
     def set_run(self, run: Any) -> None: ...
     @property
@@ -58,7 +61,7 @@ class Federation(Grid):
     def pull_messages(self, message_ids: Any) -> Any: ...
 
     def get_node_ids(self) -> Iterable[int]:
-        return range(HONEST + ADVERSARIES if self.attack else HONEST)
+        return range(self.honest + self.adversaries)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: Any = None) -> Any:
         messages = sorted(messages, key=lambda message: message.metadata.dst_node_id)
@@ -69,10 +72,14 @@ class Federation(Grid):
         sent = messages[0].content["arrays"]
         model = {name: array.numpy() for name, array in sent.items()}
         round = int(messages[0].content["config"]["server-round"])
-        updates: list[Any] = [task.train(model, p, HONEST, round, SEED) for p in range(HONEST)]
+        updates: list[Any] = [
+            task.train(model, party, self.honest, round, SEED) for party in range(self.honest)
+        ]
         if self.attack:
             ask = self._aggregator(messages, sent, round)
-            updates += task.lies(self.attack, model, HONEST, ADVERSARIES, round, SEED, ask)
+            updates += task.lies(
+                self.attack, model, self.honest, self.adversaries, round, SEED, ask
+            )
         return [reply(message, update) for message, update in zip(messages, updates, strict=True)]
 
     def _aggregator(self, messages: list[Message], sent: ArrayRecord, round: int) -> Any:
@@ -108,8 +115,14 @@ def reply(message: Message, update: dict[str, Any]) -> Message:
     return answer
 
 
-def run(strategy: FedAvg, attack: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
-    grid = Federation(strategy, attack)
+def run(
+    strategy: FedAvg,
+    attack: str | None,
+    rounds: int = ROUNDS,
+    honest: int = HONEST,
+    adversaries: int = ADVERSARIES,
+) -> dict[str, Any]:
+    grid = Federation(strategy, attack, honest, adversaries)
     initial = ArrayRecord({name: Array(values) for name, values in task.initial().items()})
     try:
         with np.errstate(all="ignore"):
@@ -120,24 +133,25 @@ def run(strategy: FedAvg, attack: str | None, rounds: int = ROUNDS) -> dict[str,
     except Exception as error:  # the run has ended, which is the result
         return {"accuracy": None, "ended": type(error).__name__}
     if isinstance(strategy, ConsilienceStrategy):
-        cell |= naming(result.train_metrics_clientapp)
+        cell |= naming(result.train_metrics_clientapp, honest, adversaries)
     return cell
 
 
-def naming(metrics: dict[int, MetricRecord]) -> dict[str, Any]:
+def naming(metrics: dict[int, MetricRecord], honest: int, adversaries: int) -> dict[str, Any]:
     """The round by which each party had been named, and the weight of the adversaries."""
     first: dict[int, int] = {}
     for number, record in metrics.items():
         for key in record:
             if key.startswith("named/"):
                 first.setdefault(int(key.removeprefix("named/")), number)
-    bad = [first.get(party) for party in range(HONEST, HONEST + ADVERSARIES)]
+    liars = range(honest, honest + adversaries)
+    bad = [first.get(party) for party in liars]
     last = metrics[max(metrics)]
-    weight = sum(last.get(f"weight/{p}", 0.0) for p in range(HONEST, HONEST + ADVERSARIES))
+    weight = sum(last.get(f"weight/{party}", 0.0) for party in liars)
     return {
         "adversaries_named": sum(number is not None for number in bad),
         "all_named_by_round": max(bad) if None not in bad else None,  # type: ignore[type-var]
-        "honest_named": sorted(party for party in first if party < HONEST),
+        "honest_named": sorted(party for party in first if party < honest),
         "weight_of_adversaries": round(weight, 4),
     }
 
@@ -162,6 +176,36 @@ def attacks() -> None:
 def clean() -> None:
     """Name nobody where everybody is honest."""
     write("flower-clean.json", {"rounds": 20, **run(STRATEGIES["consilience"](), None, 20)})
+
+
+def deployed(honest: int = 4, adversaries: int = 2, rounds: int = 3) -> None:
+    """Run some cells again as the example, with a SuperLink and SuperNodes on this machine."""
+    sys.path.append(str(Path(__file__).parent.parent / "tests"))
+    from deployment import deployed as flower
+
+    app = Path(__file__).parent.parent / "examples" / "flower"
+    cells = []
+    with TemporaryDirectory() as folder, flower(Path(folder), app) as deployment:
+        deployment.superlink()
+        for party in range(honest + adversaries):
+            deployment.supernode(party)
+        for attack, name in (
+            ("alie-1.5", "consilience"),
+            ("ipm-10", "consilience"),
+            ("ipm-10", "FedAvg"),
+            ("nan", "consilience"),
+        ):
+            config = {"attack": attack, "strategy": name.lower(), "rounds": rounds}
+            started = deployment.run(
+                **config, honest=honest, adversaries=adversaries, everybody=True
+            )
+            started.finished()
+            said = deployment.text("log", started.run_id, "loopback", "--show")
+            there = float(said.rsplit(f"accuracy after round {rounds}: ", 1)[1].split()[0])
+            here = run(STRATEGIES[name](), attack, rounds, honest, adversaries)["accuracy"]
+            cells.append({**config, "deployed": there, "in_process": here})
+            print(cells[-1], flush=True)
+    write("flower-deployed.json", {"honest": honest, "adversaries": adversaries, "cells": cells})
 
 
 class Asked(Grid):
@@ -239,4 +283,5 @@ if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     logging.getLogger("consilience").setLevel(logging.CRITICAL)
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-    {"attacks": attacks, "cost": cost, "clean": clean}[sys.argv[1]]()
+    commands = {"attacks": attacks, "cost": cost, "clean": clean, "deployed": deployed}
+    commands[sys.argv[1]]()

@@ -33,13 +33,11 @@ def main(grid: Grid, context: Context) -> None:
 
 def strategy(config: Any) -> FedAvg:
     """The strategy that the run's configuration names."""
-    parties = int(config["honest"]) + int(config["adversaries"])
-    # A dead party must not keep the others waiting, so none but the honest are insisted on.
-    common = {
-        "fraction_evaluate": 0.0,
-        "min_train_nodes": min(2, parties),
-        "min_available_nodes": int(config["honest"]),
-    }
+    # Flower begins no round with fewer nodes than this: a dead one must not stop the others.
+    least = int(config["honest"])
+    if config["everybody"]:
+        least += int(config["adversaries"])
+    common = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": least}
     name = str(config["strategy"])
     if name == "consilience":
         return ConsilienceStrategy(
