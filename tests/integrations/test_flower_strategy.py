@@ -360,9 +360,9 @@ def test_a_dead_node_is_named_before_it_was_ever_heard_of():
 def test_metrics_of_liars_do_not_count():
     grid = federation(sends(noisy(7, about=-30.0), loss=1e300, surprise=1.0), good=0)
     for node in range(4):
-        grid.parties[node] = honest(node, loss=0.5 + node / 100, curve=[1.0, node / 100])
+        said = {"loss": 0.5 + node / 100, "curve": [1.0, node / 100], "weight/5": 77.0}
+        grid.parties[node] = honest(node, **said)
     grid.parties[5] = sends(noisy(5), loss=float("nan"), curve=[1.0])
-    grid.parties[6] = sends(noisy(6), **{"weight/5": 77.0})
     metrics = strategy().start(grid, initial(), num_rounds=1).train_metrics_clientapp[1]
     assert 0.5 <= metrics["loss"] <= 0.53
     assert metrics["curve"][0] == 1.0

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from consilience.errors import ConsilienceError
@@ -65,9 +64,7 @@ class Checkpoint:
     def _write(self, folder: Path) -> None:
         from safetensors.numpy import save_file  # here, since few who import this will save
 
-        # C order: safetensors writes the buffer as it lies, whatever the strides say.
-        model = {name: np.asarray(tensor, order="C") for name, tensor in self.model.items()}
-        save_file(model, folder / "model.safetensors")
+        save_file(self.model, folder / "model.safetensors")
         self.memory.save(folder / "memory.npz")
         state = {
             "format": _FORMAT,

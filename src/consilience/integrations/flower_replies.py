@@ -39,8 +39,6 @@ def tensor(name: str, array: Array) -> NDArray[Any]:
         shape, fortran, dtype = _HEADERS[npy.read_magic(header)](header)
         if dtype.kind not in "fiub":
             raise ValueError(f"{dtype} is not a type of numbers")
-        if 0 in shape:  # which numpy does not take from a buffer
-            return np.empty(shape, dtype)
         flat = np.frombuffer(array.data, dtype, offset=header.tell())
         return flat.reshape(shape, order="F" if fortran else "C")
     except Exception as error:  # bytes can be wrong in any way
