@@ -1,6 +1,7 @@
 """Flower's strategies and ours: what each makes of every attack, and what a round of it costs.
 
     python -m benchmarks.flower attacks   # docs/data/flower.json, about 10 minutes
+    python -m benchmarks.flower table     # the same as in docs/flower.md
     python -m benchmarks.flower cost      # docs/data/flower-cost.json; on an idle machine
     python -m benchmarks.flower clean     # docs/data/flower-clean.json
     python -m benchmarks.flower deployed  # docs/data/flower-deployed.json, about 5 minutes
@@ -173,6 +174,23 @@ def attacks() -> None:
     write("flower.json", {"about": about, "table": table})
 
 
+def table() -> None:
+    """Print the table of docs/flower.md."""
+    found = json.loads((DATA / "flower.json").read_text())["table"]
+    print("| attack |", " | ".join(STRATEGIES), "| all adversaries named by round |")
+    print("|---|" + "---|" * (len(STRATEGIES) + 1))
+    for attack, cells in found.items():
+        ours = cells["consilience"]
+        named = ours["all_named_by_round"] or f"{ours['adversaries_named']} of {ADVERSARIES} named"
+        if ours["honest_named"]:
+            named = f"{named}; honest named too: {len(ours['honest_named'])}"
+        points = [
+            "run ended" if cell["accuracy"] is None else f"{100 * cell['accuracy']:.1f}"
+            for cell in cells.values()
+        ]
+        print(f"| {attack} |", " | ".join(points), f"| {'' if attack == 'none' else named} |")
+
+
 def clean() -> None:
     """Name nobody where everybody is honest."""
     write("flower-clean.json", {"rounds": 20, **run(STRATEGIES["consilience"](), None, 20)})
@@ -283,5 +301,5 @@ if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     logging.getLogger("consilience").setLevel(logging.CRITICAL)
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-    commands = {"attacks": attacks, "cost": cost, "clean": clean, "deployed": deployed}
-    commands[sys.argv[1]]()
+    commands = {"attacks": attacks, "table": table, "cost": cost, "clean": clean}
+    {**commands, "deployed": deployed}[sys.argv[1]]()

@@ -275,6 +275,17 @@ def test_too_few_good_replies_leave_the_model(good: int, tmp_path: Path):
     assert set(last.rejected) == {str(11 + good), str(12 + good)}
 
 
+def test_one_bad_party_does_not_stop_those_who_insist_on_all():
+    bad = sends({})
+    result = strategy(min_train_nodes=5).start(federation(bad), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["model-changed"] == 1
+    result = strategy(min_good=5).start(federation(bad), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["model-changed"] == 0
+    alone = strategy(min_train_nodes=1, min_available_nodes=1)
+    result = alone.start(federation(good=1), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["model-changed"] == 1
+
+
 @pytest.mark.parametrize(("step", "sent"), [(1.0, 3.0), (-0.5, -6.0)])
 def test_differences_and_gradients(step: float, sent: float):
     parties = {n: sends(noisy(n, about=sent)) for n in range(5)}

@@ -55,9 +55,10 @@ class ConsilienceStrategy(FedAvg):
                 node id is to be it (a simulation draws node ids anew in every run)
     step        None: parties send parameters. A number: they send differences (1) or gradients
                 (minus the learning rate), and the model moves by so many times the consensus
+    min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
+                ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
 
-    ``weighted_by_key=None`` does without sample counts. With fewer good replies than
-    ``min_train_nodes`` the global model stays as it is. Metrics of the parties are combined by
+    ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
     their weighted median, unless a function of your own is given.
     """
 
@@ -70,13 +71,14 @@ class ConsilienceStrategy(FedAvg):
         record: str | os.PathLike[str] | None = None,
         party_key: str | None = None,
         step: float | None = None,
+        min_good: int | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
         self.rounds = Rounds(
             method=method,
             memory=Memory() if memory is None else memory,
-            minimum=max(1, self.min_train_nodes),
+            minimum=max(1, min(2, self.min_train_nodes)) if min_good is None else min_good,
             record=record,
             checkpoint=checkpoint,
             step=step,

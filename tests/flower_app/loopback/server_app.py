@@ -15,7 +15,6 @@ def main(grid: Grid, context: Context) -> None:
     folder = Path(str(config["folder"]))
     strategy = ConsilienceStrategy(
         fraction_evaluate=0.0,
-        min_train_nodes=int(config["minimum"]),
         min_available_nodes=int(config["parties"]),
         party_key=str(config["key"]) or None,
         checkpoint=folder / "checkpoint",
