@@ -1,6 +1,6 @@
 """Flower's strategies and ours: what each makes of every attack, and what a round of it costs.
 
-    python -m benchmarks.flower attacks   # docs/data/flower.json, about 10 minutes
+    python -m benchmarks.flower attacks   # docs/data/flower.json, half an hour on a busy machine
     python -m benchmarks.flower table     # the same as in docs/flower.md
     python -m benchmarks.flower cost      # docs/data/flower-cost.json; on an idle machine
     python -m benchmarks.flower clean     # docs/data/flower-clean.json
@@ -35,15 +35,24 @@ from consilience.lab.attacks import SUITE
 
 DATA = Path(__file__).parent.parent / "docs" / "data"
 HONEST, ADVERSARIES, ROUNDS, SEED = 10, 5, 10, 0
-# Bulyan refuses to work with more adversaries than a quarter of the parties, less three.
-MOST_FOR_BULYAN = (HONEST + ADVERSARIES - 3) // 4
 
-STRATEGIES: dict[str, Callable[[], FedAvg]] = {
-    "consilience": lambda: ConsilienceStrategy(fraction_evaluate=0.0),
-    "FedAvg": lambda: FedAvg(fraction_evaluate=0.0),
-    "FedMedian": lambda: FedMedian(fraction_evaluate=0.0),
-    "Krum": lambda: Krum(fraction_evaluate=0.0, num_malicious_nodes=ADVERSARIES),
-    "Bulyan": lambda: Bulyan(fraction_evaluate=0.0, num_malicious_nodes=MOST_FOR_BULYAN),
+
+def krum(honest: int, adversaries: int) -> FedAvg:
+    return Krum(fraction_evaluate=0.0, num_malicious_nodes=adversaries)
+
+
+def bulyan(honest: int, adversaries: int) -> FedAvg:
+    """Told as many as it agrees to work with: four times as many and three parties."""
+    most = (honest + adversaries - 3) // 4
+    return Bulyan(fraction_evaluate=0.0, num_malicious_nodes=min(adversaries or most, most))
+
+
+STRATEGIES: dict[str, Callable[[int, int], FedAvg]] = {
+    "consilience": lambda honest, adversaries: ConsilienceStrategy(fraction_evaluate=0.0),
+    "FedAvg": lambda honest, adversaries: FedAvg(fraction_evaluate=0.0),
+    "FedMedian": lambda honest, adversaries: FedMedian(fraction_evaluate=0.0),
+    "Krum": krum,
+    "Bulyan": bulyan,
 }
 
 
@@ -117,12 +126,13 @@ def reply(message: Message, update: dict[str, Any]) -> Message:
 
 
 def run(
-    strategy: FedAvg,
+    name: str,
     attack: str | None,
     rounds: int = ROUNDS,
     honest: int = HONEST,
     adversaries: int = ADVERSARIES,
 ) -> dict[str, Any]:
+    strategy = STRATEGIES[name](honest, adversaries if attack else 0)
     grid = Federation(strategy, attack, honest, adversaries)
     initial = ArrayRecord({name: Array(values) for name, values in task.initial().items()})
     try:
@@ -158,18 +168,15 @@ def naming(metrics: dict[int, MetricRecord], honest: int, adversaries: int) -> d
 
 
 def attacks() -> None:
-    table: dict[str, dict[str, Any]] = {"none": {}}
-    for name, make in STRATEGIES.items():
-        table["none"][name] = run(make(), None)
-    for attack in SUITE:
-        table[attack] = {name: run(make(), attack) for name, make in STRATEGIES.items()}
-        print(attack, {name: cell["accuracy"] for name, cell in table[attack].items()}, flush=True)
+    table: dict[str, dict[str, Any]] = {}
+    for attack in (None, *SUITE):
+        cells = table[attack or "none"] = {name: run(name, attack) for name in STRATEGIES}
+        print(attack, {name: cell["accuracy"] for name, cell in cells.items()}, flush=True)
     about = {
         "honest": HONEST,
         "adversaries": ADVERSARIES,
         "rounds": ROUNDS,
         "seed": SEED,
-        "bulyan_told": MOST_FOR_BULYAN,
     }
     write("flower.json", {"about": about, "table": table})
 
@@ -193,7 +200,7 @@ def table() -> None:
 
 def clean() -> None:
     """Name nobody where everybody is honest."""
-    write("flower-clean.json", {"rounds": 20, **run(STRATEGIES["consilience"](), None, 20)})
+    write("flower-clean.json", {"rounds": 20, **run("consilience", None, 20)})
 
 
 def deployed(honest: int = 4, adversaries: int = 2, rounds: int = 3) -> None:
@@ -220,7 +227,7 @@ def deployed(honest: int = 4, adversaries: int = 2, rounds: int = 3) -> None:
             started.finished()
             said = deployment.text("log", started.run_id, "loopback", "--show")
             there = float(said.rsplit(f"accuracy after round {rounds}: ", 1)[1].split()[0])
-            here = run(STRATEGIES[name](), attack, rounds, honest, adversaries)["accuracy"]
+            here = run(name, attack, rounds, honest, adversaries)["accuracy"]
             cells.append({**config, "deployed": there, "in_process": here})
             print(cells[-1], flush=True)
     write("flower-deployed.json", {"honest": honest, "adversaries": adversaries, "cells": cells})
@@ -252,7 +259,7 @@ def cost(parties: int = 10, repeats: int = 5) -> None:
     }
     for repeat in range(repeats + 1):
         for name, kinds in found.items():
-            strategy = STRATEGIES[name]()
+            strategy = STRATEGIES[name](parties, 0)
             asked = list(strategy.configure_train(1, sent, ConfigRecord(), Asked(parties)))
             replies = []
             for k, (message, content) in enumerate(zip(asked, contents, strict=True)):

@@ -172,6 +172,7 @@ BAD = {
     "stranger": (Party(lambda m: content(GOOD), source=77), "node 77 replied in its place"),
     "pickle": (Party(lambda m: raw(pickled())), "'bias' is not a .npy array"),
     "garbage": (Party(lambda m: raw(npy(b"not an array"))), "'bias' is not a .npy array"),
+    "hollow": (Party(lambda m: raw(npy(b""))), "'bias' is not a .npy array"),
     "cut": (
         Party(lambda m: raw(npy(Array(GOOD["bias"]).data[:-4]))),
         "'bias' is not a .npy array",
