@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench robustness clean
+.PHONY: demo test lint bench robustness echarts browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
@@ -24,6 +24,18 @@ bench: $(VENV)/.dev
 robustness: $(VENV)/.dev
 	$(BIN)/consilience bench robustness --quick
 
+# What the report's page needs of Apache ECharts, in one file. Needs npm; the lock file has the hashes.
+ECHARTS := Apache ECharts 6.1.0, Apache-2.0; with zrender, (c) Baidu Inc., BSD-3-Clause; tslib, (c) Microsoft, 0BSD
+VENDOR := src/consilience/report/vendor
+echarts:
+	cd tools/echarts && npm ci --ignore-scripts
+	cd tools/echarts && npx --no-install esbuild entry.js --bundle --minify --target=es2020 --format=iife \
+	  --global-name=echarts --legal-comments=none --banner:js="/* $(ECHARTS) */" \
+	  --outfile=../../$(VENDOR)/echarts.js
+	cat tools/echarts/node_modules/echarts/NOTICE tools/echarts/node_modules/echarts/LICENSE \
+	  tools/echarts/node_modules/zrender/LICENSE tools/echarts/node_modules/tslib/LICENSE.txt > $(VENDOR)/LICENSE
+	sha256sum --check tools/echarts/echarts.sha256
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -31,8 +43,14 @@ $(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) -e '.[figures]'
 	touch $@
 
+# A browser for the tests of the page. Where it cannot be had they are skipped, and say so.
+browser:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+	  && { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; }; } \
+	  || echo "no chromium: the tests of the page will be skipped"
+
 # torch first and pinned: resolved together with the rest, pip may pick another build.
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt | browser
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.base

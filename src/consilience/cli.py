@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -135,6 +135,47 @@ def breakdown(
     with _resumable(out) as console:
         page = run(replace(plan, seeds=seeds or plan.seeds), out, console)
         console.print(f"The page: {page}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's record, of aggregate(record=...).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write a page that shows whom to trust, and why: one file that needs no network."""
+    from consilience.report.page import write
+
+    try:
+        rounds = write(run, out)
+    except consilience.RecordFileError as error:
+        raise _fail(str(error)) from None
+    except OSError as error:
+        raise _fail(f"{out}: cannot be written ({error.strerror})") from None
+    typer.echo(f"{out}: {rounds} round{'' if rounds == 1 else 's'}")
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run's record; it may be yet to come.")],
+    host: Annotated[str, typer.Option(help="Who may look: this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
+) -> None:
+    """Show the same page while the run goes on, at an address that only you are told."""
+    from consilience.report.watch import Watch
+
+    try:
+        server = Watch(run, host, port)
+    except consilience.RecordFileError as error:
+        raise _fail(str(error)) from None
+    except OSError as error:
+        raise _fail(f"{host}:{port}: cannot listen there ({error.strerror})") from None
+    with server:
+        waiting = "" if run.exists() else f" ({run} is yet to come)"
+        typer.echo(f"{server.url}{waiting}\nCtrl-C to stop.")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @app.command()

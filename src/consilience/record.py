@@ -153,8 +153,8 @@ def _of(consensus: Consensus) -> dict[str, Any]:
         "reasons": {p: why for p, why in consensus.reasons.items() if p not in consensus.rejected},
         "rejected": consensus.rejected,
         "correlation": _coded(consensus.covariance),
-        "effective_parties": _number(consensus.diagnostics["effective_parties"]),
-        "seconds": consensus.diagnostics["seconds"],
+        "effective_parties": _number(consensus.diagnostics.get("effective_parties")),
+        "seconds": consensus.diagnostics.get("seconds", {}),
     }
 
 

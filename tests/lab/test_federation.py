@@ -143,3 +143,24 @@ def test_an_unknown_method_is_no_failure_of_the_method() -> None:
 def test_weight_decay_pulls_towards_zero() -> None:
     parameters, update = torch.tensor([2.0, -4.0]), torch.tensor([1.0, 1.0])
     assert sgd(0.1, weight_decay=0.5)(parameters, update).tolist() == pytest.approx([1.8, -3.9])
+
+
+def test_every_round_is_recorded(tmp_path):
+    record = cs.Record(tmp_path / "run.jsonl")
+    federation = Federation(parties(), HONEST, "pairwise", sgd(0.1), BAD, record=record)
+    federation.run(4, lambda p: {"accuracy": float(p.norm())}, lambda *_: None, every=2)
+    rounds = cs.Record.read(record.path)
+    assert [r.round for r in rounds] == [1, 2, 3, 4]
+    assert [r.accuracy is None for r in rounds] == [True, False, True, False]
+    assert set(rounds[0].parties) == {*HONEST, *BAD}
+    assert rounds[0].note is None
+
+
+def test_a_round_without_a_consensus_is_recorded_too(tmp_path):
+    record = cs.Record(tmp_path / "run.jsonl")
+    federation = Federation(parties(), HONEST, lambda rows: rows.mean(0), sgd(0.1), record=record)
+    federation.run(2, lambda p: {}, lambda *_: None)
+    assert [(r.round, r.parties, r.note) for r in cs.Record.read(record.path)] == [
+        (1, (), "no consensus"),
+        (2, (), "no consensus"),
+    ]
