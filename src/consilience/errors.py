@@ -1,5 +1,7 @@
 """What can go wrong, in words a caller can act on."""
 
+from collections.abc import Mapping
+
 
 class ConsilienceError(ValueError):
     """Base of every error this package raises on purpose."""
@@ -7,6 +9,10 @@ class ConsilienceError(ValueError):
 
 class UpdateError(ConsilienceError):
     """The updates of a round cannot be used: which, why, and what to do."""
+
+    def __init__(self, message: str, rejected: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.rejected = dict(rejected or {})  # party -> reason, where the error is of parties
 
 
 class MemoryFileError(ConsilienceError):

@@ -228,7 +228,9 @@ def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
         return UpdateError("no updates: expected at least one party, found none")
     reasons = "; ".join(f"{party}: {reason}" for party, reason in list(rejected.items())[:5])
     more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
-    return UpdateError(f"every update was rejected, nothing is left to aggregate ({reasons}{more})")
+    return UpdateError(
+        f"every update was rejected, nothing is left to aggregate ({reasons}{more})", rejected
+    )
 
 
 def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:
@@ -286,12 +288,14 @@ def _unflatten(update: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
 
 def _center(center: Any) -> Leaves:
     leaves = dict(_flatten(center))
+    buffer = np.empty(_SCREEN_CHUNK)
     for path, leaf in leaves.items():
         if leaf.kind == "float":
-            buffer = np.empty(leaf.size)
-            leaf.read(0, leaf.size, buffer)
-            if not np.isfinite(buffer).all():
-                raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
+            for start in range(0, leaf.size, _SCREEN_CHUNK):
+                piece = buffer[: min(leaf.size - start, _SCREEN_CHUNK)]
+                leaf.read(start, start + piece.size, piece)
+                if not np.isfinite(piece).all():
+                    raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
     return leaves
 
 
