@@ -175,8 +175,8 @@ def test_no_nan_hides_between_the_spans(random, method, value, form):
     found = cs.aggregate(form(X), method)
     exact = cs.aggregate(form(X), method, exact=True)
     assert found.rejected == exact.rejected == {"2": f"the update holds {value} at position {at}"}
-    np.testing.assert_array_equal(found.value, exact.value)
-    assert np.isfinite(found.value).all()
+    without = cs.aggregate({str(j): X[j] for j in (0, 1, 3, 4)}, method)
+    np.testing.assert_allclose(found.value, without.value, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", cs.methods())

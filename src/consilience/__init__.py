@@ -11,6 +11,7 @@ from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.crowd.inference import Inference, infer
+from consilience.engines.files import aggregate_files
 from consilience.errors import (
     ConsilienceError,
     MemoryFileError,
@@ -59,6 +60,7 @@ __all__ = [
     "TrimmedMean",
     "UpdateError",
     "aggregate",
+    "aggregate_files",
     "infer",
     "methods",
     "overlap_covariance",

@@ -46,6 +46,60 @@ def demo(
 
 
 @app.command()
+def merge(
+    models: Annotated[
+        list[str],
+        typer.Argument(help="Versions of a model: .safetensors, .npz, folders of shards, a glob."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A .safetensors or .npz file, or a folder of shards."),
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="The model they all started from.")] = None,
+    method: Annotated[str, typer.Option(help="One of consilience methods.")] = "pairwise",
+    memory: Annotated[
+        Path | None, typer.Option(help="What earlier merges taught: read, and brought up to date.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Judge by every coordinate, not by a sample.")
+    ] = False,
+    record: Annotated[
+        Path | None, typer.Option(help="The run's record, to add this merge to.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Where a page about it goes: .html.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show who would be trusted; write no model.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Merge versions of a model that come from parties nobody can vouch for.
+
+    Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out, or memory, record
+    or report could not be kept; 2 nothing was merged, the message says why; 130 cancelled.
+    """
+    console = Console(stderr=True)
+    try:
+        from consilience.merge import Merge, to_json, to_table
+
+        asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
+        consensus, lost = asked.run(console)
+    except consilience.ConsilienceError as error:
+        raise _fail(str(error)) from None
+    except KeyboardInterrupt:
+        console.print("Cancelled: nothing half-written is left.")
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(to_json(consensus))
+    else:
+        Console().print(to_table(consensus))
+        typer.echo("nothing was written" if dry_run else f"written: {output}")
+    for message in lost:
+        console.print(f"merged, but: {message}", style="red", markup=False)
+    raise typer.Exit(1 if consensus.reasons or lost else 0)
+
+
+@app.command()
 def reproduce(
     what: Annotated[
         str, typer.Argument(help="table1, fig1, fig2, fig3, one-round or all.")

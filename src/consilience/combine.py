@@ -47,7 +47,7 @@ def combine(
             rows = updates.rows(chosen, start, stop, buffer)
             y = pair @ rows
             for path, low, high, at in updates.pieces(start, stop):
-                model[path].store(y[0, at : at + high - low], value[path][low:high])
+                model[path].store(y[0, at : at + high - low], value[path], low)
             if measure:
                 _add_squares(squares, rows, y, near)
         return squares
@@ -55,6 +55,8 @@ def combine(
     total = np.zeros(len(weights))
     for squares in in_order(sums, stripes(updates.chunks(width), updates.size * len(chosen))):
         total += squares
+        if not np.isfinite(total).all():
+            break  # somebody's update is unusable: the rest of such a sum is not worth forming
     return value, total / updates.size
 
 
@@ -98,7 +100,7 @@ def reduce_coordinates(
             np.copyto(work[:-1], chunk)
             reduced, least, greatest = rule.reduce(work[:-1], work[-1])
             for path, low, high, at in updates.pieces(start, stop):
-                model[path].store(reduced[at : at + high - low], value[path][low:high])
+                model[path].store(reduced[at : at + high - low], value[path], low)
             if start // width % told == 0:
                 said += shares(chunk, least, greatest)
                 apart = chunk - reduced

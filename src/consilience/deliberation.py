@@ -47,7 +47,8 @@ class Engine(Protocol):
 
     def combine(self, weights: Vector, *, measure: bool, near: bool) -> Vector:
         """Form the weighted sum (the last weight is the centre's), and return each party's mean
-        squared distance from it if ``measure``: see `combine.combine`."""
+        squared distance from it if ``measure``: see `combine.combine`. Where there is no distance,
+        parties whose updates are unusable are left out from then on."""
         ...
 
 
@@ -76,6 +77,8 @@ class InProcess:
     def combine(self, weights: Vector, *, measure: bool, near: bool) -> Vector:
         """Make the sum the value."""
         self.value, squares = combine(self.updates, weights, measure=measure, near=near)
+        if not np.isfinite(squares).all():
+            self.updates = self.updates.screened()
         return squares
 
 
@@ -121,7 +124,8 @@ def deliberate(
             squares = engine.combine(weights, measure=True, near=_near(block.distances, weights))
             off = _relative(squares, block.residuals(weights))
         if not off <= _SURPRISE:
-            return deliberate(engine, estimator, memory, sample_counts, exact=True)
+            explained = engine.parties != block.parties  # an unusable update is out
+            return deliberate(engine, estimator, memory, sample_counts, exact=not explained)
         if off > _OFF:
             before = weights
             evidence, beliefs, weights = infer(Evidence((block.corrected(weights, squares),)))

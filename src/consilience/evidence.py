@@ -231,7 +231,10 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
         if typical[reference] > _FAR * typical.min():
             distances, lost = _distances(updates, spans, int(np.argmin(typical)), np.float64)
     if not np.isfinite(distances).all():
-        good = updates.screened()
+        # Whoever is at a distance from nobody but itself is to blame, where it is that clear.
+        good = updates.screened(np.isfinite(distances[:-1]).sum(axis=1) == 1)
+        if len(good.parties) == len(updates.parties):
+            good = updates.screened()
         if len(good.parties) == len(updates.parties):
             raise UpdateError("the centre is too far from the updates for a distance to exist")
         return observe(good, exact=exact)

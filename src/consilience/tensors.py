@@ -18,6 +18,8 @@ import numpy.typing as npt
 from consilience.errors import UpdateError
 
 Array = npt.NDArray[Any]
+# A flat array, or what slices like one: engines.stored has tensors that stay in their files.
+Storage = Any
 
 # numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
 # uint16 and shifted.
@@ -29,7 +31,7 @@ _EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 class Tensor:
     """A flat view of a tensor's storage, and the object it came from."""
 
-    storage: Array  # (size,); uint16 where dtype is bfloat16
+    storage: Storage  # (size,); uint16 where dtype is bfloat16
     dtype: str
     shape: tuple[int, ...]
     source: Any
@@ -45,16 +47,16 @@ class Tensor:
     @property
     def size(self) -> int:
         """Return the number of coordinates."""
-        return self.storage.size
+        return int(self.storage.size)
 
     @property
     def wide(self) -> bool:
         """Tell whether float32 would lose some of its digits."""
-        return self.storage.dtype.itemsize > 4
+        return int(self.storage.dtype.itemsize) > 4
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Write coordinates start..stop into the float array ``out``."""
-        piece = self.storage[start:stop]
+        piece: Array = self.storage[start:stop]
         if self.dtype == _BFLOAT16:
             piece = (piece.astype(np.uint32) << 16).view(np.float32)
         np.copyto(out, piece, casting="same_kind" if piece.dtype.kind == "f" else "unsafe")
@@ -63,23 +65,27 @@ class Tensor:
         """Return coordinates start..stop as they lie, or read into the spare if dtypes differ."""
         stop = min(stop, self.size)
         if self.storage.dtype == spare.dtype:
-            return self.storage[start:stop]
+            piece: Array = self.storage[start:stop]
+            return piece
         self.read(start, stop, spare[: stop - start])
         return spare[: stop - start]
 
-    def empty(self) -> Array:
+    def empty(self) -> Storage:
         """Return uninitialised storage for a result of the same dtype and size."""
         return np.empty(self.size, self.storage.dtype)
 
-    def store(self, values: Array, out: Array) -> None:
-        """Round float values to this tensor's dtype, into a piece of storage from `empty`."""
-        if self.dtype != _BFLOAT16:
-            np.copyto(out, values, casting="same_kind")
-            return
-        bits = values.astype(np.float32).view(np.uint32)
-        # Round to nearest, ties to even, then keep the upper half. A NaN would round into
-        # infinity, but no NaN gets this far.
-        out[...] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    def store(self, values: Array, out: Storage, start: int = 0) -> None:
+        """Round float values to this tensor's dtype, into storage from `empty`, at a place."""
+        if self.dtype == _BFLOAT16:
+            bits = values.astype(np.float32).view(np.uint32)
+            # Round to nearest, ties to even, then keep the upper half. A NaN would round into
+            # infinity, but no NaN gets this far.
+            values = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        out[start : start + values.size] = values
+
+    def copied(self, theirs: Tensor) -> Storage:
+        """Return the numbers of another tensor as new storage for one of this dtype."""
+        return theirs.storage.astype(self.storage.dtype)
 
     def rebuild(self, storage: Array) -> Any:
         """Return storage as a tensor of the source's library, dtype, shape and device."""
@@ -100,6 +106,8 @@ class Tensor:
 
 def tensor(source: Any) -> Tensor:
     """Return a `Tensor` over anything array-like; raise UpdateError for what is not one."""
+    if isinstance(source, Tensor):
+        return source
     torch = _torch_of(source)
     if torch is not None:
         return _from_torch(torch, source)
@@ -113,7 +121,7 @@ def tensor(source: Any) -> Tensor:
 
 def is_tensor(source: Any) -> bool:
     """Tell a leaf of an update from a container of leaves."""
-    if isinstance(source, float | int | np.generic):
+    if isinstance(source, float | int | np.generic | Tensor):
         return True
     return hasattr(source, "__array__") or hasattr(source, "__dlpack__")
 

@@ -16,18 +16,19 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from consilience.errors import UpdateError
+from consilience.parallel import in_order
 from consilience.tensors import Array, Tensor, is_tensor, tensor
 
 log = logging.getLogger("consilience")
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
-_SCREEN_CHUNK = 1 << 16
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ class Updates:
             if low < high:
                 yield path, low - int(begin), high - int(begin), low - start
 
-    def without(self, bad: Mapping[str, str]) -> Updates:
+    def without(self, bad: Mapping[str, str]) -> Self:
         """Return these updates less some parties, each with the reason; raise if none are left."""
         if not bad:
             return self
@@ -132,30 +133,31 @@ class Updates:
             stack=None,
         )
 
-    def screened(self) -> Updates:
-        """Return these updates less every party whose numbers cannot be used."""
-        reasons = {
-            party: reason
-            for party, leaves in zip(self.parties, self.leaves, strict=True)
-            if (reason := self._unusable(leaves)) is not None
-        }
-        return self.without(reasons)
+    def screened(self, suspects: Array | None = None) -> Self:
+        """Return these updates less every party, or suspect, whose numbers cannot be used."""
+        looked_at = np.flatnonzero(np.ones(len(self.parties)) if suspects is None else suspects)
+        found = in_order(self._unusable, [self.leaves[j] for j in looked_at])
+        reasons = zip((self.parties[j] for j in looked_at), found, strict=True)
+        return self.without({party: reason for party, reason in reasons if reason is not None})
 
     def _unusable(self, leaves: Leaves) -> str | None:
         square = 0.0
         for path in self.floats:
             leaf = leaves[path]
-            buffer = np.empty(min(leaf.size, _SCREEN_CHUNK))
-            for start in range(0, leaf.size, _SCREEN_CHUNK):
-                piece = buffer[: min(leaf.size - start, _SCREEN_CHUNK)]
-                leaf.read(start, start + piece.size, piece)
-                finite = np.isfinite(piece)
-                if not finite.all():
-                    at = int(np.argmin(finite))
-                    return f"{_show(path)} holds {piece[at]} at position {start + at}"
-                with np.errstate(over="ignore"):
-                    square += float(piece @ piece)
-        # A quarter of the range, so that a difference of two such updates has a norm too.
+            spare = np.empty(min(leaf.size, _CHUNK), float if leaf.wide else np.float32)
+            for start in range(0, leaf.size, _CHUNK):
+                piece = leaf.piece(start, start + _CHUNK, spare)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total = float(np.square(piece).sum() if leaf.wide else piece.sum())
+                if not np.isfinite(total):  # a sum is the quickest look at many numbers
+                    finite = np.isfinite(piece)
+                    if not finite.all():
+                        at = int(np.argmin(finite))
+                        return f"{_show(path)} holds {piece[at]} at position {start + at}"
+                if leaf.wide:
+                    square += total
+        # A quarter of the range, so that a difference of two such updates has a norm too. Numbers
+        # of single precision are too small to get there.
         if square > np.finfo(float).max / 4:
             return "its norm overflows"
         return None
@@ -173,13 +175,17 @@ class Updates:
             if path in floats:
                 values[path] = leaf.rebuild(floats[path])
             else:
-                theirs = self.leaves[heaviest][path].storage
-                values[path] = leaf.rebuild(theirs.astype(leaf.storage.dtype))
+                values[path] = leaf.rebuild(leaf.copied(self.leaves[heaviest][path]))
         return _unflatten(self.originals[model], values)
 
 
 def parse(updates: Any, center: Any = None) -> Updates:
-    """Read the updates of a round, and reject those whose structure differs."""
+    """Read the updates of a round, and reject those whose structure differs.
+
+    An update that could not be had, such as an unreadable file, is given as the error that says so.
+    """
+    if isinstance(updates, Updates):
+        return updates
     named, stack = _name(updates)
     given = tuple(named)
     # By id, so that the sums, and so the bits of the answer, do not depend on who came first.
@@ -255,6 +261,8 @@ def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:
 
 
 def _flatten(update: Any, path: Path = ()) -> Iterable[tuple[Path, Tensor]]:
+    if isinstance(update, UpdateError):
+        raise update
     if is_tensor(update):
         try:
             yield path, tensor(update)
@@ -288,11 +296,11 @@ def _unflatten(update: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
 
 def _center(center: Any) -> Leaves:
     leaves = dict(_flatten(center))
-    buffer = np.empty(_SCREEN_CHUNK)
     for path, leaf in leaves.items():
         if leaf.kind == "float":
-            for start in range(0, leaf.size, _SCREEN_CHUNK):
-                piece = buffer[: min(leaf.size - start, _SCREEN_CHUNK)]
+            buffer = np.empty(min(leaf.size, _CHUNK))
+            for start in range(0, leaf.size, _CHUNK):
+                piece = buffer[: min(leaf.size - start, _CHUNK)]
                 leaf.read(start, start + piece.size, piece)
                 if not np.isfinite(piece).all():
                     raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")

@@ -1,0 +1,260 @@
+"""Aggregation of models in files, of any size, in little memory.
+
+The same two passes as over arrays: the evidence from a sample of each file, then the sum, formed
+piece by piece in the output. Only the pieces at hand are ever in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from consilience.catalogue import DEFAULT, Method
+from consilience.consensus import Consensus, aggregate
+from consilience.engines.checkpoint import Checkpoint, nbytes, open_checkpoint
+from consilience.engines.output import Output
+from consilience.engines.stored import FileTensor, Nowhere, UnreadableFileError
+from consilience.errors import ConsilienceError, UpdateError
+from consilience.evidence import sampled_spans
+from consilience.memory import Memory
+from consilience.tensors import Array
+from consilience.updates import Leaves, Updates, parse
+from consilience.updates import Path as Key
+
+AnyPath = str | os.PathLike[str]
+# Called with the step ("evidence", "screening" or "combination"), and how many bytes of it are done
+# and there are. What it raises ends the aggregation, with nothing written.
+Progress = Callable[[str, int, int], None]
+
+_SECONDS_BETWEEN_CALLS = 0.05
+
+
+def aggregate_files(
+    parties: Mapping[str, AnyPath] | Sequence[AnyPath],
+    out: AnyPath | None,
+    method: str | Method = DEFAULT,
+    memory: Memory | None = None,
+    center: AnyPath | None = None,
+    *,
+    exact: bool = False,
+    progress: Progress | None = None,
+) -> Consensus:
+    """Combine models in files into one, trusting each party as far as it deserves.
+
+    Args:
+        parties: ``{party id: path}``, or paths, whose parties are called by the shortest ends of
+            the paths that differ. A path is a .safetensors file, an .npz file that is not
+            compressed, or a folder of .safetensors shards with an index.
+        out: where the consensus goes: a .safetensors or .npz file, or a folder of shards. It is
+            replaced as a whole at the end, or not touched. None to learn only who is trusted.
+        method, memory, exact: as in `aggregate`.
+        center: the path of the previous global model, where a prior needs one.
+        progress: called now and then with the step, and the bytes done and to do.
+
+    The consensus's ``value`` is the path of the output. A party whose file cannot be used is
+    rejected with a reason, and the round goes on.
+    """
+    paths = _named(parties)
+    target = None if out is None else Path(out)
+    if target is not None:
+        _check_target(target, [*paths.values(), *([] if center is None else [Path(center)])])
+    meter = Meter(progress)
+    with ExitStack() as files:
+        found = {party: _opened(path, files) for party, path in paths.items()}
+        base = None if center is None else open_checkpoint(Path(center), files)
+        sound = {party: c for party, c in found.items() if isinstance(c, Checkpoint)}
+        output = None
+        if target is not None:
+            shards = _shards([base] if base and base.shards else list(sound.values()))
+            output = Output(target, shards, [c.metadata for c in sound.values()])
+        updates = _updates(found, base, output, meter)
+        if output is not None:
+            files.callback(output.end)
+            output.begin()
+            output.lay_out(updates.checkpoint(updates.template()).tensors)
+        return _aggregate(updates, method, memory, exact=exact)
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return a name for each path: its last part, or as many of the last as make it unique."""
+    parts = [Path(os.path.abspath(path)).parts for path in paths]
+    names = []
+    for mine in parts:
+        others = [theirs for theirs in parts if theirs is not mine]
+        if mine in others:
+            raise ConsilienceError(f"{os.path.join(*mine)}: given twice")
+        count = next(n for n in range(1, len(mine) + 1) if all(t[-n:] != mine[-n:] for t in others))
+        names.append("/".join(mine[-count:]))
+    return names
+
+
+class Meter:
+    """Tells the caller how far the work is, not too often, from whichever thread."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._lock = Lock()
+        self._step, self._done, self._called = "", 0, 0.0
+        self.totals = {"evidence": 0, "screening": 0, "combination": 0}
+
+    def advance(self, step: str, count: int) -> None:
+        """Add bytes to a step; one that was complete, or another, starts anew."""
+        if self._progress is None:
+            return
+        with self._lock:
+            total = self.totals[step]
+            if total == 0:
+                return
+            if step != self._step or self._done >= total:
+                self._step, self._done, self._called = step, 0, 0.0
+            self._done = min(self._done + count, total)
+            if self._done == total or time.monotonic() - self._called > _SECONDS_BETWEEN_CALLS:
+                self._called = time.monotonic()
+                self._progress(step, self._done, total)
+
+
+@dataclass(frozen=True, eq=False)
+class FileUpdates(Updates):
+    """Updates that lie in files: the consensus is formed in a file too."""
+
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    output: Output | None = None
+    meter: Meter = field(default_factory=lambda: Meter(None))
+
+    def checkpoint(self, party: int) -> Checkpoint:
+        """Return a party's files."""
+        return self.checkpoints[self.parties[party]]
+
+    @cached_property
+    def width(self) -> int:
+        """Return how many bytes a coordinate takes, about."""
+        return max(1, nbytes(self.leaves[0][path] for path in self.floats) // self.size)
+
+    def read(self, start: int, stop: int, out: Array, about: int | None = None) -> None:
+        """Read a stretch of coordinates for the evidence."""
+        super().read(start, stop, out, about)
+        self.meter.advance("evidence", (stop - start) * len(self.parties) * self.width)
+
+    def _unusable(self, leaves: Leaves) -> str | None:
+        reason = super()._unusable(leaves)
+        self.meter.advance("screening", self.size * self.width)
+        return reason
+
+    def rebuild(self, floats: Mapping[Key, Any], heaviest: int) -> Path | None:
+        """Complete the output with what is not combined, and give it its name."""
+        if self.output is None:
+            return None
+        for path, leaf in self.leaves[self.template()].items():
+            if path not in floats:
+                leaf.copied(self.leaves[heaviest][path])
+        for party in range(len(self.parties)):
+            for file in self.checkpoint(party).files:
+                file.check_unchanged()
+        self.output.commit(self.checkpoint(heaviest).metadata)
+        return self.output.path
+
+
+def _updates(
+    found: Mapping[str, Checkpoint | UpdateError],
+    base: Checkpoint | None,
+    output: Output | None,
+    meter: Meter,
+) -> FileUpdates:
+    parsed = parse(
+        {
+            p: c if isinstance(c, UpdateError) else _tensors(c, output, meter)
+            for p, c in found.items()
+        },
+        None if base is None else _tensors(base, None, meter),
+    )
+    return FileUpdates(
+        **{f.name: getattr(parsed, f.name) for f in fields(Updates) if f.init},
+        checkpoints={p: c for p, c in found.items() if isinstance(c, Checkpoint)},
+        output=output,
+        meter=meter,
+    )
+
+
+def _tensors(checkpoint: Checkpoint, output: Output | None, meter: Meter) -> dict[str, FileTensor]:
+    """Return the tensors of a checkpoint, each with its room in the output; by name, so that the
+    sample, and so the consensus, does not depend on how a model is cut into files."""
+    formed = partial(meter.advance, "combination")
+    made = {}
+    for name, t in sorted(checkpoint.tensors.items()):
+        room: Callable[[], Any] = partial(Nowhere, t.size)
+        if output is not None:
+            room = partial(output.room, checkpoint.tensors, name)
+        made[name] = FileTensor(t.storage, t.dtype, t.shape, None, room, formed)
+    return made
+
+
+def _aggregate(
+    updates: FileUpdates, method: str | Method, memory: Memory | None, *, exact: bool
+) -> Consensus:
+    """Aggregate, and once more without a party whose file fails while it is read."""
+    try:
+        updates.meter.totals = _totals(updates, exact=exact)
+        return aggregate(updates, method, memory, exact=exact)
+    except UnreadableFileError as error:
+        party = next((p for p, c in updates.checkpoints.items() if error.file in c.files), None)
+        if party is None:
+            raise  # the centre's
+        return _aggregate(updates.without({party: str(error)}), method, memory, exact=exact)
+
+
+def _totals(updates: FileUpdates, *, exact: bool) -> dict[str, int]:
+    """Return how many bytes each step has to do with."""
+    spans = [(0, updates.size)] if exact else sampled_spans(updates)
+    everybody = len(updates.parties) * updates.width
+    model = updates.leaves[updates.template()]
+    return {
+        "evidence": sum(stop - start for start, stop in spans) * everybody,
+        "screening": updates.size * everybody,
+        "combination": nbytes(model[path] for path in updates.floats),
+    }
+
+
+def _opened(path: Path, files: ExitStack) -> Checkpoint | UpdateError:
+    try:
+        return open_checkpoint(path, files)
+    except UpdateError as error:
+        return error
+
+
+def _named(parties: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, Path]:
+    if isinstance(parties, Mapping):
+        return {str(party): Path(path) for party, path in parties.items()}
+    if isinstance(parties, str | os.PathLike):
+        raise ConsilienceError(f"expected paths, one for each party, found one: {parties}")
+    paths = [Path(path) for path in parties]
+    return dict(zip(names_of(paths), paths, strict=True))
+
+
+def _check_target(target: Path, inputs: Sequence[Path]) -> None:
+    """Refuse an output that would cost an input, or a folder with something in it."""
+    shards = [shard for path in inputs if path.is_dir() for shard in path.iterdir()]
+    for path in [*inputs, *shards]:
+        if target.exists() and path.exists() and path.samefile(target):
+            raise ConsilienceError(f"{target}: is one of the inputs; choose another output")
+    if target.suffix.lower() in {".safetensors", ".npz"}:
+        if target.is_dir():
+            raise ConsilienceError(f"{target}: is a folder, expected a file's name")
+    elif target.is_dir():
+        if any(target.iterdir()):
+            raise ConsilienceError(f"{target}: is a folder with something in it; remove it first")
+    elif target.exists() or not any(path.is_dir() for path in inputs):
+        raise ConsilienceError(f"{target}: expected the name of a .safetensors or .npz file")
+
+
+def _shards(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
+    """Return the commonest way in which these models are cut into files."""
+    ways = Counter(frozenset(c.shards.items()) for c in checkpoints if c.shards)
+    return dict(ways.most_common(1)[0][0]) if ways else {}

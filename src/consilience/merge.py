@@ -1,0 +1,218 @@
+"""``consilience merge``: several versions of a model in, one out, and a word on each of them."""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from consilience.consensus import Consensus
+from consilience.engines.files import aggregate_files
+from consilience.errors import ConsilienceError
+from consilience.memory import Memory
+from consilience.record import Record
+from consilience.report.page import write as write_page
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One merge, as asked for on the command line."""
+
+    models: Sequence[str]
+    output: Path | None
+    base: Path | None
+    method: str
+    memory: Path | None
+    exact: bool
+    record: Path | None
+    report: Path | None
+    dry_run: bool
+    force: bool
+
+    def run(self, console: Console) -> tuple[Consensus, list[str]]:
+        """Merge, then keep what was learnt; return also what of that could not be kept.
+
+        Whatever it raises, no model was written.
+        """
+        self._check()
+        memory = None
+        if self.memory is not None:
+            memory = Memory.load(self.memory) if self.memory.exists() else Memory()
+        with _ending() as ended, _bar(console, ended) as progress:
+            consensus = aggregate_files(
+                _expand(self.models),
+                None if self.dry_run else self.output,
+                self.method,
+                memory,
+                self.base,
+                exact=self.exact,
+                progress=progress,
+            )
+        return consensus, [str(error) for error in self._keep(consensus, memory)]
+
+    def _check(self) -> None:
+        """Find out before the work what could not be done after it."""
+        if self.output is None and not self.dry_run:
+            raise ConsilienceError("where to? Give -o OUT.safetensors, or --dry-run")
+        if self.output is not None and self.output.is_file() and not (self.force or self.dry_run):
+            raise ConsilienceError(f"{self.output}: exists already; --force replaces it")
+        if self.report is not None and self.report.suffix != ".html":
+            raise ConsilienceError(f"{self.report}: expected the name of an .html file")
+        if self.record is not None and self.record.exists():
+            Record.read(self.record)
+        for path in (self.memory, self.record, self.report):
+            if path is not None and not path.parent.is_dir():
+                raise ConsilienceError(f"{path}: there is no folder {path.parent}")
+
+    def _keep(self, consensus: Consensus, memory: Memory | None) -> Iterator[Exception]:
+        """Save memory, record and report, each on its own; yield what goes wrong. After a dry run
+        there is only the report to write: nothing has happened that would be worth remembering."""
+        steps: list[Callable[[], object]] = []
+        if memory is not None and self.memory is not None and not self.dry_run:
+            steps.append(lambda: memory.save(str(self.memory)))
+        if self.record is not None and not self.dry_run:
+            steps.append(lambda: Record(str(self.record)).append(consensus))
+        if self.report is not None:
+            steps.append(lambda: self._write_report(consensus))
+        for step in steps:
+            try:
+                step()
+            except (OSError, ConsilienceError) as error:
+                yield error
+
+    def _write_report(self, consensus: Consensus) -> None:
+        """Write the page of the whole record, or of this merge alone where there is none."""
+        assert self.report is not None
+        if self.record is not None and not self.dry_run:
+            write_page(self.record, self.report)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            alone = Path(folder, self.output.name if self.output is not None else "dry run")
+            Record(alone).append(consensus)
+            write_page(alone, self.report)
+
+
+def to_json(consensus: Consensus) -> str:
+    """Return what a script may want to know, as one object."""
+    parties = {
+        party: {
+            "weight": weight,
+            "noise": _number(consensus.noise[party]),
+            "group": _group(consensus, party),
+            "rejected": party in consensus.rejected,
+            "reason": consensus.reasons.get(party),
+        }
+        for party, weight in consensus.weights.items()
+    }
+    found: dict[str, Any] = {
+        "output": None if consensus.value is None else str(consensus.value),
+        "method": consensus.diagnostics["method"],
+        "parties": parties,
+        "effective_parties": _number(consensus.diagnostics["effective_parties"]),
+        "seconds": consensus.diagnostics["seconds"],
+    }
+    return json.dumps(found, indent=1, allow_nan=False)
+
+
+def to_table(consensus: Consensus) -> Table:
+    """Return the parties, the heaviest first."""
+    table = Table("party", "weight", "noise", "group", "reason")
+    for party, weight in sorted(consensus.weights.items(), key=lambda item: -item[1]):
+        noise, group = consensus.noise[party], _group(consensus, party)
+        rejected, reason = party in consensus.rejected, consensus.reasons.get(party, "")
+        table.add_row(
+            Text(party, overflow="fold"),  # as text: a file may be called [red].safetensors
+            "" if rejected else f"{100 * weight:.1f} %",
+            "" if math.isnan(noise) else f"{noise:.3g}",
+            "" if group is None else str(group),
+            Text(f"rejected: {reason}" if rejected else reason, overflow="fold"),
+            style="red" if rejected else None,
+        )
+    return table
+
+
+def _expand(words: Sequence[str]) -> list[Path]:
+    """Return the paths meant: each word is a path, or a pattern if there is no such file."""
+    paths: list[Path] = []
+    for word in words:
+        if Path(word).exists() or not glob.has_magic(word):
+            paths.append(Path(word))
+            continue
+        found = sorted(glob.glob(word, recursive=True))
+        if not found:
+            raise ConsilienceError(f"{word}: no file is called like this")
+        paths.extend(map(Path, found))
+    return paths
+
+
+@contextmanager
+def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar on a terminal while the work is done, in whichever thread."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("", total=None)
+        now = ""
+
+        def tell(step: str, done: int, total: int) -> None:
+            nonlocal now
+            if ended.is_set():
+                raise KeyboardInterrupt
+            if step != now:
+                now = step
+                shown.reset(task, description=step, total=total)
+            shown.update(task, completed=done)
+
+        yield tell
+
+
+@contextmanager
+def _ending() -> Iterator[Event]:
+    """Let Ctrl-C and a request to end undo what was begun; threads at work look at the event."""
+    ended = Event()
+
+    def end(*_: object) -> None:
+        if not ended.is_set():  # once: the next must not disturb the clearing up
+            ended.set()
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _group(consensus: Consensus, party: str) -> int | None:
+    """Return the number of the group a party moves with, from one on."""
+    return next((k for k, group in enumerate(consensus.groups, 1) if party in group), None)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

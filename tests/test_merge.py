@@ -1,0 +1,290 @@
+"""consilience merge as a person and a script meet it, kills included."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+import consilience as cs
+from consilience.cli import app
+from consilience.merge import _bar
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    found = CliRunner().invoke(app, ["merge", *map(str, words)])
+    return found.exit_code, found.stdout, found.stderr.replace("\n", "")
+
+
+def versions(count=5, size=1000, seed=0):
+    random = np.random.default_rng(seed)
+    truth = random.standard_normal(size)
+    noise = random.standard_normal((count, size)) * 0.1
+    return [{"w": (truth + e).astype(np.float32), "n": np.array(7)} for e in noise]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch):
+    """Five good versions, good0 to good4, in the folder one is in."""
+    monkeypatch.chdir(tmp_path)
+    for j, model in enumerate(versions()):
+        save_file(model, f"good{j}.safetensors")
+    return tmp_path
+
+
+def poison(here: Path):
+    flipped, broken = versions(2, seed=1)
+    save_file({"w": -10 * flipped["w"], "n": flipped["n"]}, here / "flipped.safetensors")
+    broken["w"][17] = np.nan
+    save_file(broken, here / "broken.safetensors")
+
+
+def test_good_versions_merge_into_their_mean(here: Path):
+    code, said, _ = run("good*.safetensors", "-o", "out.safetensors")
+    assert code == 0
+    assert "written: out.safetensors" in said
+    assert [f"good{j}.safetensors" in said for j in range(5)] == [True] * 5
+    mean = np.mean([model["w"] for model in versions()], axis=0)
+    found = load_file("out.safetensors")
+    assert np.linalg.norm(found["w"] - mean) < 0.01 * np.linalg.norm(mean)
+    assert found["n"] == 7
+
+
+def test_the_bad_are_named_and_scripts_are_told(here: Path):
+    poison(here)
+    code, said, _ = run("*.safetensors", "-o", "out.safetensors", "--json")
+    assert code == 1
+    found = json.loads(said)
+    assert found["output"] == "out.safetensors"
+    assert found["method"] == "pairwise"
+    assert found["parties"]["broken.safetensors"] == {
+        "weight": 0.0,
+        "noise": None,
+        "group": None,
+        "rejected": True,
+        "reason": "tensor 'w' holds nan at position 17",
+    }
+    flipped = found["parties"]["flipped.safetensors"]
+    assert flipped["weight"] < 0.01
+    assert "noise" in flipped["reason"]
+    assert found["parties"]["good0.safetensors"]["reason"] is None
+    code, said, _ = run("*d*.safetensors", "-o", "out2.safetensors")
+    assert code == 1
+    assert "flipped.safetensors" in said
+    assert "× the typical" in said
+
+
+def test_parties_that_move_together_are_one_group(here: Path):
+    one = load_file("good0.safetensors")
+    for j in range(3):
+        save_file(one, f"copy{j}.safetensors")
+    _, said, _ = run("*.safetensors", "--dry-run", "--json")
+    parties = json.loads(said)["parties"]
+    groups = {name: party["group"] for name, party in parties.items()}
+    assert {name for name, group in groups.items() if group == 1} == {
+        "good0.safetensors",
+        *(f"copy{j}.safetensors" for j in range(3)),
+    }
+
+
+def test_a_dry_run_writes_no_model(here: Path):
+    poison(here)
+    words = ["*.safetensors", "--dry-run", "--memory", "m.npz", "--record", "r.jsonl"]
+    before = sorted(os.listdir())
+    code, said, _ = run(*words, "-o", "out.safetensors", "--json")
+    assert code == 1
+    assert sorted(os.listdir()) == before
+    dry = json.loads(said)
+    _, said, _ = run("*.safetensors", "-o", "out.safetensors", "--json")
+    assert dry["parties"] == json.loads(said)["parties"]
+    assert dry["output"] is None
+
+
+def test_memory_record_and_report(here: Path):
+    words = ["good*.safetensors", "-o", "out.safetensors", "--force"]
+    words += ["--memory", "m.npz", "--record", "r.jsonl", "--report", "r.html"]
+    for count in (1, 2):
+        assert run(*words)[0] == 0
+        assert cs.Memory.load("m.npz").rounds == count
+        assert [r.round for r in cs.Record.read("r.jsonl")] == list(range(1, count + 1))
+    assert "good3.safetensors" in Path("r.html").read_text()
+    assert run("good*.safetensors", "--dry-run", "--report", "alone.html")[0] == 0
+    assert "good3.safetensors" in Path("alone.html").read_text()
+    assert not [name for name in os.listdir() if name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["good0.safetensors"], "where to?"),
+        (["nobody*.safetensors", "-o", "x.npz"], "nobody*.safetensors: no file is called"),
+        (["nobody.safetensors", "-o", "x.npz"], "nobody.safetensors: cannot be opened"),
+        (["good0.safetensors", "-o", "good0.safetensors"], "exists already"),
+        (["good?.safetensors", "-o", "good0.safetensors", "--force"], "one of the inputs"),
+        (["good0.safetensors", "-o", "x.npz", "--base", "good1.npz"], "good1.npz: cannot be"),
+        (
+            [
+                "good?.safetensors",
+                "--base",
+                "good.safetensors",
+                "-o",
+                "good.safetensors",
+                "--force",
+            ],
+            "one of the inputs",
+        ),
+        (["good0.safetensors", "./good0.safetensors", "-o", "x.npz"], "given twice"),
+        (["model.pt", "-o", "x.npz"], "save_file(torch.load(old, weights_only=True), new)"),
+        (["good0.safetensors", "-o", "x.pt"], "x.pt: expected the name of a .safetensors"),
+        (["good0.safetensors", "-o", "no/x.npz"], "there is no folder no"),
+        (["good0.safetensors", "-o", "x.npz", "--method", "magic"], "unknown method 'magic'"),
+        (["good0.safetensors", "-o", "x.npz", "--memory", "good1.safetensors"], "not a readable"),
+        (["good0.safetensors", "-o", "x.npz", "--record", "good1.safetensors"], "not a record"),
+        (["good0.safetensors", "-o", "x.npz", "--report", "good1.safetensors"], "an .html file"),
+    ],
+)
+def test_mistakes_are_told_and_change_nothing(here: Path, words, reason):
+    Path("model.pt").write_bytes(b"cos\nabort\n(tR.")
+    save_file(versions()[0], "good.safetensors")
+    before = {name: Path(name).read_bytes() for name in os.listdir()}
+    code, _, said = run(*words)
+    assert code == 2
+    assert reason in said
+    assert {name: Path(name).read_bytes() for name in os.listdir()} == before
+
+
+def test_an_existing_output_needs_force(here: Path):
+    Path("out.safetensors").write_text("precious")
+    assert run("good*.safetensors", "-o", "out.safetensors")[0] == 2
+    assert Path("out.safetensors").read_text() == "precious"
+    assert run("good*.safetensors", "-o", "out.safetensors", "--force")[0] == 0
+    assert load_file("out.safetensors")["n"] == 7
+
+
+def test_what_cannot_be_kept_does_not_cost_the_model(here: Path):
+    Path("r.html").mkdir()
+    code, _, said = run("good*.safetensors", "-o", "out.safetensors", "--report", "r.html")
+    assert code == 1
+    assert "merged, but:" in said
+    assert load_file("out.safetensors")["n"] == 7
+
+
+# For each line of its input, a process of its own that merges; forked, as importing is slow.
+MERGERS = """
+import os, signal, sys
+from consilience.cli import app
+import consilience.merge, scipy.optimize
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        try:
+            app(["merge", *line.split()])
+        except SystemExit as end:
+            os._exit(end.code)
+        except BaseException:
+            os._exit(99)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Mergers:
+    """Merges in processes that can be killed."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.parent = subprocess.Popen(
+            [sys.executable, "-c", MERGERS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, when: Callable[[], object] | None = None, how: int = signal.SIGKILL) -> int:
+        """Merge, and send a signal when the time has come; return the exit code."""
+        print(self.words, file=self.parent.stdin, flush=True)
+        child = int(self.parent.stdout.readline())
+        if when is not None:
+            when()
+            with suppress(ProcessLookupError):  # it was faster
+                os.kill(child, how)
+        return int(self.parent.stdout.readline())
+
+    def close(self) -> None:
+        self.parent.stdin.close()
+        self.parent.stdout.close()
+        self.parent.wait()
+
+
+@pytest.fixture
+def mergers(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for j, model in enumerate(versions(4, 1_000_000)):
+        save_file(model, f"good{j}.safetensors")
+    found = Mergers(
+        "good*.safetensors -o out.safetensors --force --exact --memory m.npz --record r.jsonl"
+    )
+    yield found
+    found.close()
+
+
+@pytest.mark.integration
+def test_killed_at_any_moment_nothing_is_half_written(mergers: Mergers):
+    assert mergers.run() == 0
+    started = time.monotonic()
+    assert mergers.run() == 0
+    took = time.monotonic() - started
+    expected = load_file("out.safetensors")["w"]
+    dice, ends = random.Random(0), []
+    for _ in range(20):
+        Path("out.safetensors").unlink(missing_ok=True)
+        ends.append(mergers.run(lambda: time.sleep(dice.uniform(0, took))))
+        if Path("out.safetensors").exists():
+            # Not to the last bit: the memory has learnt in between.
+            found = load_file("out.safetensors")["w"]
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+        cs.Record.read("r.jsonl")
+        cs.Memory.load("m.npz")
+    assert ends.count(-signal.SIGKILL) > 5
+    assert mergers.run() == 0
+    assert {name for name in os.listdir() if "out.safetensors" in name} == {"out.safetensors"}
+
+
+def test_threads_at_work_stop_when_the_end_is_asked_for():
+    ended = Event()
+    with _bar(Console(quiet=True), ended) as tell:
+        tell("combination", 1, 2)
+        ended.set()
+        with pytest.raises(KeyboardInterrupt):
+            tell("combination", 2, 2)
+
+
+def writing_has_begun():
+    deadline = time.monotonic() + 30
+    while (
+        not Path(".out.safetensors.partial/out.safetensors").exists()
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.001)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_cancelled_it_cleans_up(mergers: Mergers, how):
+    before = set(os.listdir())
+    assert mergers.run(writing_has_begun, how) == 130
+    assert set(os.listdir()) == before
