@@ -10,11 +10,13 @@ from consilience.beliefs import Beliefs
 from consilience.catalogue import methods
 from consilience.consensus import Consensus, aggregate
 from consilience.coordinatewise import CoordinateMedian, TrimmedMean
+from consilience.crowd.inference import Inference, infer
 from consilience.engines.files import aggregate_files
 from consilience.errors import (
     ConsilienceError,
     MemoryFileError,
     RecordFileError,
+    TableError,
     UpdateError,
 )
 from consilience.estimators.average import (
@@ -46,6 +48,7 @@ __all__ = [
     "FullCovariance",
     "GeometricMedian",
     "GivenCovariance",
+    "Inference",
     "Krum",
     "Mean",
     "Memory",
@@ -53,10 +56,12 @@ __all__ = [
     "Pairwise",
     "Record",
     "RecordFileError",
+    "TableError",
     "TrimmedMean",
     "UpdateError",
     "aggregate",
     "aggregate_files",
+    "infer",
     "methods",
     "overlap_covariance",
     "precision_weighted_mean",

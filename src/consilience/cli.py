@@ -233,6 +233,46 @@ def watch(
 
 
 @app.command()
+def infer(
+    table: Annotated[Path, typer.Argument(help="A .csv, .tsv or .parquet file of ratings.")],
+    task: Annotated[str, typer.Option(help="The column that says what was rated.")],
+    party: Annotated[str, typer.Option(help="The column that says by whom.")],
+    value: Annotated[str, typer.Option(help="The column with the ratings.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where the truths go.")] = None,
+    parties_out: Annotated[Path | None, typer.Option(help="Where the parties go.")] = None,
+    method: Annotated[
+        str, typer.Option(help="pairwise, affine, ivar, median or mean.")
+    ] = "pairwise",
+    level: Annotated[float, typer.Option(help="How often an interval holds the truth.")] = 0.95,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """Infer the truth of each task from a table of ratings by parties nobody can vouch for."""
+    from consilience.crowd import page, tables
+
+    outputs = [path for path in (out, parties_out) if path is not None]
+    try:
+        for path in outputs:
+            tables.check_output(path, table)
+        if len({path.resolve() for path in outputs}) < len(outputs):
+            raise consilience.TableError(f"{out}: named twice, for the truths and for the parties")
+        found = consilience.infer(
+            table, task=task, party=party, value=value, method=method, level=level
+        )
+        if out is not None:
+            found.save(out, task)
+        if parties_out is not None:
+            found.save_parties(parties_out, party)
+    except consilience.ConsilienceError as error:
+        raise _fail(str(error)) from None
+    except OSError as error:
+        raise _fail(f"{error.filename}: {error.strerror}") from None
+    if as_json:
+        typer.echo(page.as_json(found))
+    else:
+        page.show(found, Console(), task, party, truths=out is None)
+
+
+@app.command()
 def methods() -> None:
     """List the methods that can be chosen by name."""
     for name in consilience.methods():

@@ -110,7 +110,9 @@ def deliberate(
         evidence = now if memory is None else memory.recall(now)
         given = Given(sample_counts, None if memory is None else memory.known, now.blocks[0])
         beliefs = estimator.infer(evidence if estimator.remembers else now, given)
-        return evidence, beliefs, with_centre(beliefs.weights_of(engine.parties))
+        weights = with_centre(beliefs.weights_of(engine.parties))
+        weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
+        return evidence, beliefs, weights
 
     evidence, beliefs, weights = infer(now)
     inferred = perf_counter()

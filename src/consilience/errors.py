@@ -1,5 +1,7 @@
 """What can go wrong, in words a caller can act on."""
 
+from collections.abc import Mapping
+
 
 class ConsilienceError(ValueError):
     """Base of every error this package raises on purpose."""
@@ -8,6 +10,10 @@ class ConsilienceError(ValueError):
 class UpdateError(ConsilienceError):
     """The updates of a round cannot be used: which, why, and what to do."""
 
+    def __init__(self, message: str, rejected: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.rejected = dict(rejected or {})  # party -> reason, where the error is of parties
+
 
 class MemoryFileError(ConsilienceError):
     """A file is not a memory this version can read. The file is left as it is."""
@@ -15,3 +21,7 @@ class MemoryFileError(ConsilienceError):
 
 class RecordFileError(ConsilienceError):
     """A file is not a record of a run this version can read. The file is left as it is."""
+
+
+class TableError(ConsilienceError):
+    """A table of ratings cannot be used: which, where in it, and what was expected."""

@@ -234,7 +234,9 @@ def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
         return UpdateError("no updates: expected at least one party, found none")
     reasons = "; ".join(f"{party}: {reason}" for party, reason in list(rejected.items())[:5])
     more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
-    return UpdateError(f"every update was rejected, nothing is left to aggregate ({reasons}{more})")
+    return UpdateError(
+        f"every update was rejected, nothing is left to aggregate ({reasons}{more})", rejected
+    )
 
 
 def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:

@@ -15,11 +15,9 @@ _NAMED = 5  # members of a group, before the rest are counted
 
 def groups_of(parties: Sequence[str], shared: Matrix) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
-    # By hand: scipy's module for graphs takes longer to import than this package without it.
-    together = (shared >= _TOGETHER) | np.eye(len(parties), dtype=bool)
-    label, before = np.arange(len(parties)), None
-    while before is None or (label != before).any():
-        before, label = label, np.where(together, label, len(parties)).min(axis=1)
+    from scipy.sparse.csgraph import connected_components  # here, as it is slow to import
+
+    _, label = connected_components(shared >= _TOGETHER, directed=False)
     members = [np.flatnonzero(label == group).tolist() for group in np.unique(label)]
     found = [tuple(parties[j] for j in group) for group in members if len(group) > 1]
     return tuple(sorted(found, key=lambda group: (-len(group), group)))

@@ -1,0 +1,1 @@
+"""MNIST with Flower, some parties hostile, and nobody told who."""

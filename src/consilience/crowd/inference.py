@@ -1,0 +1,218 @@
+"""infer(): from a table of ratings to truths, and to what the parties are like.
+
+`pairwise` goes round: who moves together, found from distances (together.py); truths, noise, bias
+and gain given the groups (model.py); distances and noise known better, again who moves together;
+until the groups have been seen before. `affine` is the same with every party on its own, and
+`ivar`, the paper's IVAR-VB, knows no bias and no gain either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from os import PathLike
+from statistics import NormalDist
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.crowd.model import Fit, fit
+from consilience.crowd.ratings import Ratings, medians, total
+from consilience.crowd.tables import read, write
+from consilience.crowd.together import Pairs, groups, starting_levels
+from consilience.errors import ConsilienceError
+from consilience.estimators.reasons import explain
+from consilience.evidence import Positions, Vector
+
+METHODS = ("pairwise", "affine", "ivar", "median", "mean")
+_FEW = 4.0  # ratings: so many halve a bias, to start from
+_FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """What a table of ratings says about its tasks and its parties."""
+
+    truth: dict[Hashable, float]  # by task
+    intervals: dict[Hashable, tuple[float, float]]  # by task; NaN where the method has none
+    noise: dict[Hashable, float]  # by party: of its error, bias apart; NaN where unknown
+    bias: dict[Hashable, float]  # by party: how much too high it rates
+    gain: dict[Hashable, float]  # by party: how much it moves when the truth moves by one
+    groups: tuple[tuple[Hashable, ...], ...]  # parties that move together
+    reasons: dict[Hashable, str]  # of the parties that stand out
+    diagnostics: dict[str, Any] = field(repr=False)
+    ratings: Ratings = field(repr=False)
+
+    def save(self, path: str | PathLike[str], task: str = "task") -> None:
+        """Write the truths to a .csv, .tsv or .parquet file, whole or not at all."""
+        low, high = zip(*self.intervals.values(), strict=True)
+        write(
+            path,
+            {
+                task: list(self.truth),
+                "truth": list(self.truth.values()),
+                "low": low,
+                "high": high,
+                "ratings": self.ratings.per_task.tolist(),
+            },
+        )
+
+    def save_parties(self, path: str | PathLike[str], party: str = "party") -> None:
+        """Write what was found about the parties, likewise."""
+        group = {p: g for g, members in enumerate(self.groups, 1) for p in members}
+        write(
+            path,
+            {
+                party: list(self.noise),
+                "noise": list(self.noise.values()),
+                "bias": list(self.bias.values()),
+                "gain": list(self.gain.values()),
+                "ratings": self.ratings.per_party.tolist(),
+                "group": [group.get(p) for p in self.noise],
+                "reason": [self.reasons.get(p, "") for p in self.noise],
+            },
+        )
+
+
+def infer(
+    table: Any,
+    *,
+    task: str,
+    party: str,
+    value: str,
+    method: str = "pairwise",
+    level: float = 0.95,
+) -> Inference:
+    """Infer the truth of each task, and what each party is like, from a long table of ratings.
+
+    Args:
+        table: a path to a .csv, .tsv or .parquet file, a pandas or polars DataFrame, a pyarrow
+            Table, or ``{column: values}``.
+        task: the column that says what was rated.
+        party: the column that says by whom. Parties need not rate all tasks.
+        value: the column with the ratings, numbers. Empty, NaN and null are not rated.
+        method: ``pairwise``; ``affine``, which takes nobody to move together; ``ivar``, for which
+            parties differ by their noise alone; ``median`` or ``mean``.
+        level: how often an interval should hold the truth.
+    """
+    if method not in METHODS:
+        raise ConsilienceError(f"no method is called {method!r}; choose from {', '.join(METHODS)}")
+    if not 0 < level < 1:
+        raise ConsilienceError(f"a level lies between 0 and 1, found {level}")
+    started = perf_counter()
+    columns = read(table, task, party, value)
+    ratings = Ratings.of(columns.tasks, columns.parties, columns.values)
+    prepared = perf_counter()
+    standard, centre, unit = ratings.standardised()
+    group, found, diagnostics = _fitted(standard, method)
+    found = found.scaled(centre, unit)
+    diagnostics |= {
+        "method": method,
+        "ratings": ratings.value.size,
+        "not_rated": columns.missing,
+        "repeated": ratings.repeated,
+        "seconds": {"table": prepared - started, "inference": perf_counter() - prepared},
+    }
+    return _told(ratings, found, group, level, diagnostics)
+
+
+def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, Any]]:
+    alone = np.arange(len(ratings.parties))
+    if method == "mean":
+        return alone, _plain(ratings, ratings.means(ratings.value)), {}
+    if method == "median":
+        return alone, _plain(ratings, ratings.medians()), {}
+    bias = _rough_bias(ratings)
+    pairs = Pairs.of(ratings, ratings.value - bias[ratings.party])
+    if not pairs.count.size:  # no task was rated twice: nothing can be compared
+        return alone, _plain(ratings, ratings.means(ratings.value)), {}
+    levels = starting_levels(pairs)
+    met = np.isfinite(levels)
+    levels = np.where(met, levels, np.median(levels[met]))
+    group = groups(pairs, levels) if method == "pairwise" else alone
+    seen: list[Positions] = []  # a party in doubt may come and go: then this ends too
+    while not any(np.array_equal(group, before) for before in seen):
+        seen.append(group)
+        found = fit(ratings, group, levels, None if method == "ivar" else bias)
+        if method == "pairwise":
+            levels, bias = found.levels, found.bias
+            group = groups(Pairs.of(ratings, ratings.value - bias[ratings.party]), levels)
+    found.noise[~met] = np.nan
+    told = {"rounds": len(seen), "iterations": found.iterations, "converged": found.converged}
+    return seen[-1], found, told
+
+
+def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
+    """Return biases such that ratings are about a truth plus a bias, by medians."""
+    bias = np.zeros(len(ratings.parties))
+    order = np.argsort(ratings.party, kind="stable")
+    for _ in range(sweeps):
+        truth = medians(ratings.task, ratings.value - bias[ratings.party], ratings.per_task)
+        off = ratings.value - truth[ratings.task]
+        bias = medians(ratings.party[order], off[order], ratings.per_party)
+        bias *= ratings.per_party / (ratings.per_party + _FEW)
+        bias -= np.median(bias)
+    return bias
+
+
+def _plain(ratings: Ratings, truth: Vector) -> Fit:
+    """Return the fit of a method with no model: each party's noise is its distance."""
+    size, unknown = len(ratings.parties), np.full(len(truth), np.nan)
+    squares = total(ratings.party, (ratings.value - truth[ratings.task]) ** 2, size)
+    met = np.zeros(size, np.bool_)
+    met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
+    levels = np.where(met, squares / ratings.per_party, np.nan)
+    return Fit(truth, unknown, np.zeros(size), np.ones(size), np.sqrt(levels), levels, 0, True)
+
+
+def _told(
+    ratings: Ratings, found: Fit, group: Positions, level: float, diagnostics: dict[str, Any]
+) -> Inference:
+    """Say it by task and by party."""
+    half = NormalDist().inv_cdf(0.5 + level / 2) * found.deviation
+    low, high = (found.truth - half).tolist(), (found.truth + half).tolist()
+    names, noise = ratings.parties, found.noise
+    together: dict[int, list[Hashable]] = {}
+    for j, first in enumerate(group.tolist()):
+        together.setdefault(first, []).append(names[j])
+    sets = [tuple(members) for members in together.values() if len(members) > 1]
+    sets.sort(key=lambda members: (-len(members), str(members[0])))
+    reasons = _reasons(ratings, found, sets, group == np.arange(group.size))
+    return Inference(
+        dict(zip(ratings.tasks, found.truth.tolist(), strict=True)),
+        dict(zip(ratings.tasks, zip(low, high, strict=True), strict=True)),
+        dict(zip(names, noise.tolist(), strict=True)),
+        dict(zip(names, found.bias.tolist(), strict=True)),
+        dict(zip(names, found.gain.tolist(), strict=True)),
+        tuple(sets),
+        reasons,
+        diagnostics,
+        ratings,
+    )
+
+
+def _reasons(
+    ratings: Ratings, found: Fit, sets: list[tuple[Hashable, ...]], voices: NDArray[np.bool_]
+) -> dict[Hashable, str]:
+    """Say why each party that stands out does, in the words of `Consensus.reasons`, and more."""
+    noise = found.noise
+    typical = float(np.nanmedian(noise[voices])) if np.isfinite(noise[voices]).any() else 0.0
+    relative = np.nan_to_num(noise / typical) if typical > 0 else np.zeros_like(noise)
+    names = list(map(str, ratings.parties))
+    texts = [tuple(map(str, members)) for members in sets]
+    common = explain(names, texts, relative, np.zeros_like(noise))
+    reasons: dict[Hashable, str] = {}
+    for j, party in enumerate(ratings.parties):
+        said = [common[names[j]]] if names[j] in common else []
+        if found.gain[j] < _FOLLOWS:
+            said.append(f"hardly follows the tasks (gain {found.gain[j]:.2f})")
+        if abs(found.bias[j]) > typical > 0:
+            way = "high" if found.bias[j] > 0 else "low"
+            said.append(f"rates {abs(found.bias[j]):.3g} too {way}: corrected")
+        if np.isnan(noise[j]):
+            said.append("no task in common with anybody: noise unknown")
+        if said:
+            reasons[party] = "; ".join(said)
+    return reasons

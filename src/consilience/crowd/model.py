@@ -1,0 +1,252 @@
+"""The model of a crowd, by variational Bayes: truths, noise, bias and gain, given the groups.
+
+A rating of task i by party j, who belongs to group g (most parties are alone in theirs):
+
+    x_ij = μ + b_j + a_g y_i + f_ig + e_ij,   e_ij ~ N(0, σ_j²),   f_ig ~ N(0, φ_g)
+
+y_i ~ N(0, τ²) is the truth about the mean μ of all; b_j ~ N(0, ω²) a bias; a_g ~ N(1, α²) a gain:
+zero for who answers without looking, below one for who keeps to the middle of the scale; f_ig what
+a group has in common, zero for a party alone. Noise has a prior, 1/σ_j² ~ Gamma, so that a party
+seen once is taken for a typical one. The priors' parameters are learnt.
+
+The ratings of a task by a group come to one *voice*: with p_j = 1/σ_j² and P = Σ p_j, their mean
+m weighted by p_j is μ + a_g y_i and noise of variance φ_g + 1/P. However many copies, that is at
+least φ_g. Everything is a sum over rows or voices, so an iteration costs O(ratings).
+
+Shifting all truths by a constant and all biases back changes nothing, and so does scaling truths
+and gains. As for `pairwise` the choice is that most are right: the median bias is zero, the
+median gain one, over one vote for each group, and less for who is noisier than typical.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.crowd.ratings import Ratings, total
+from consilience.evidence import Positions, Vector
+
+_LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
+_CERTAIN = 100.0  # the most the noise prior may count, in ratings/2
+_VAGUE = 1.0  # and the least: below, a party that hits the truth once would own it
+_SHARED = 0.75  # of a group's noise, to start from
+_MEDIAN = np.pi / 2  # variance of a median over that of a mean, of normal numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What the model says of the tasks and the parties."""
+
+    truth: Vector  # (I,)
+    deviation: Vector  # (I,): the truth's standard deviation
+    bias: Vector  # (J,)
+    gain: Vector  # (J,)
+    noise: Vector  # (J,): standard deviation of the error about the truth, bias apart
+    levels: Vector  # (J,): σ_j² + φ, the error variance but for what the gain explains
+    iterations: int
+    converged: bool
+
+    def scaled(self, centre: float, unit: float) -> Fit:
+        """Return the same of ratings that are not standardised."""
+        return replace(
+            self,
+            truth=centre + unit * self.truth,
+            deviation=unit * self.deviation,
+            bias=unit * self.bias,
+            noise=unit * self.noise,
+        )
+
+
+def fit(
+    ratings: Ratings,
+    group: Positions,
+    levels: Vector,
+    bias: Vector | None,
+    max_iterations: int = 300,
+    tolerance: float = 1e-3,
+) -> Fit:
+    """Return the fit of standardised ratings from a start: groups, error variances and biases.
+
+    With None for the bias nobody has one, and all gains are one.
+    """
+    state = _State(ratings, group, levels, bias)
+    change, iterations = np.inf, 0
+    while iterations < max_iterations and change > tolerance:
+        iterations += 1
+        state.hear()
+        change = state.judge()
+    state.hear()
+    gain, levels = state.gain[group], 1 / state.precision + state.shared[group]
+    return Fit(
+        state.centre + state.truth,
+        np.sqrt(state.variance()),
+        state.bias,
+        gain,
+        np.sqrt(levels + (1 - gain) ** 2 * state.spread),
+        levels,
+        iterations,
+        change <= tolerance,
+    )
+
+
+class _State:
+    """The parameters of the posterior, as the iteration goes."""
+
+    def __init__(
+        self, ratings: Ratings, group: Positions, levels: Vector, bias: Vector | None
+    ) -> None:
+        self.ratings, self.group = ratings, group
+        self.tasks, self.parties = ratings.size
+        # A group is called by its first member; a voice is a task and a group.
+        self.members = np.bincount(group, minlength=self.parties)
+        places, self.voice = np.unique(
+            ratings.task * self.parties + group[ratings.party], return_inverse=True
+        )
+        self.task_of, self.group_of = places // self.parties, places % self.parties
+        self.alone = self.members[group] == 1
+        self.heard = np.maximum(self._by_group(np.ones(places.size)), 1)
+
+        levels = np.maximum(levels, _LEAST)
+        together = self.members > 1
+        typical = total(group, levels, self.parties) / np.maximum(self.members, 1)
+        self.shared = np.where(together, _SHARED * typical, 0.0)
+        self.precision = 1 / np.where(self.alone, levels, (1 - _SHARED) * levels)
+        self.typical = 1 / float(np.median(levels))
+        self.shape, self.rate = _VAGUE, _VAGUE / self.typical
+        self.affine = bias is not None
+        self.bias = np.zeros(self.parties) if bias is None else bias
+        self.bias_variance = np.zeros(self.parties)
+        self.bias_spread = float(np.var(self.bias)) + _LEAST
+        self.votes = np.ones(self.parties)  # on the bias that is none
+        self.gain, self.gain_variance = np.ones(self.parties), np.zeros(self.parties)
+        self.gain_spread = 0.1
+        self.centre, self.spread = 0.0, 1.0  # of standardised ratings
+
+    def hear(self) -> None:
+        """Infer the truths, and what groups have in common, given what parties are like."""
+        rows = self.ratings
+        p = self.precision[rows.party]
+        self.offset = rows.value - self.centre - self.bias[rows.party]
+        voices = self.task_of.size
+        self.loudness = total(self.voice, p, voices)  # P
+        self.message = total(self.voice, p * self.offset, voices) / self.loudness  # m
+        a, shared = self.gain[self.group_of], self.shared[self.group_of]
+        self.weight = self.loudness / (1 + shared * self.loudness)  # 1/(φ + 1/P)
+        self.information = total(self.task_of, a * a * self.weight, self.tasks)
+        self.uncertainty = 1 / (1 / self.spread + self.information)
+        self.truth = self.uncertainty * total(
+            self.task_of, a * self.weight * self.message, self.tasks
+        )
+        # f given y is N(k(m − ay), φ/(1 + φP)), k = φP/(1 + φP).
+        self.k = shared * self.weight
+        self.common_variance = shared * self.weight / self.loudness
+        self.common = self.k * (self.message - a * self.truth[self.task_of])
+
+    def judge(self) -> float:
+        """Infer what parties are like, given the truths; return how far log σ_j² moved at most."""
+        party, count = self.ratings.party, self.ratings.per_party
+        truth, uncertainty = self.truth[self.task_of], self.uncertainty[self.task_of]
+        a = self.gain[self.group_of]
+        squared = self.common**2 + self.common_variance + (self.k * a) ** 2 * uncertainty
+        self.shared = np.where(self.members > 1, self._by_group(squared) / self.heard, 0.0)
+
+        residual = self.offset - (a * truth + self.common)[self.voice]
+        doubt = (((1 - self.k) * a) ** 2 * uncertainty + self.common_variance)[self.voice]
+        if self.affine:
+            residual += self._judge_bias(residual, count)[party]
+            self._judge_gain(truth, uncertainty)
+        squares = total(party, residual**2 + doubt, self.parties) + count * self.bias_variance
+        change = self._judge_noise(squares, count)
+
+        shift = float(np.mean(self.truth))
+        self.centre += shift
+        squared = np.sum((self.truth - shift) ** 2 + self.uncertainty)
+        self.spread = float(squared) / max(self.tasks - 1, 1) + _LEAST
+        return change
+
+    def _judge_bias(self, residual: Vector, count: npt.NDArray[np.intp]) -> Vector:
+        """Update the biases; return by how much each fell."""
+        before = self.bias
+        off = total(self.ratings.party, residual, self.parties) + count * before
+        information = count * self.precision + 1 / self.bias_spread
+        bias = self.precision * off / information
+        self.bias_variance = 1 / information
+        self.bias_spread = float(np.mean(bias**2 + self.bias_variance)) + _LEAST
+        fall: Vector = before - bias
+        self.votes = _trust(self.precision) / self.members[self.group]
+        self.bias = bias - _middle(bias, self.votes)
+        return fall
+
+    def _judge_gain(self, truth: Vector, uncertainty: Vector) -> None:
+        information = self._by_group(self.weight * (truth**2 + uncertainty))
+        with_prior = information + 1 / self.gain_spread
+        gain = (
+            self._by_group(self.weight * self.message * truth) + 1 / self.gain_spread
+        ) / with_prior
+        self.gain_variance = 1 / with_prior
+        present = self.members > 0
+        off = ((gain - 1) ** 2 + self.gain_variance)[present]
+        self.gain_spread = float(np.mean(off)) + _LEAST
+        votes = np.where(present, _trust(information / self.heard), 0.0)
+        scale = _middle(gain, votes)
+        # Gains around zero: nobody looks at the tasks, and there is no scale to choose.
+        self.gain = gain / scale if scale > _LEAST else gain
+
+    def _judge_noise(self, squares: Vector, count: npt.NDArray[np.intp]) -> float:
+        from scipy.special import digamma  # brings much with it
+
+        shape, rate = self.shape + count / 2, self.rate + squares / 2
+        before, self.precision = self.precision, np.minimum(shape / rate, 1 / _LEAST)
+        # Of parties alone: what copies add to one another's answers is no noise of a typical party.
+        whose = self.alone if self.alone.any() else np.ones_like(self.alone)
+        # One more, at the level of the start: a few parties alone would let noise run off to zero.
+        known = np.append(self.precision[whose], self.typical)
+        logs = np.append((digamma(shape) - np.log(rate))[whose], np.log(self.typical))
+        self.shape = _gamma_shape(known, logs)
+        self.rate = self.shape / float(np.mean(known))
+        return float(np.abs(np.log(self.precision / before)).max())
+
+    def variance(self) -> Vector:
+        """Return the truths' variance, with what bias, gain and μ add by not being known."""
+        rows = self.ratings
+        a = self.gain[self.group_of]
+        voice = self.uncertainty[self.task_of] * a * self.weight  # each voice's part in the truth
+        part = (voice / self.loudness)[self.voice] * self.precision[rows.party]
+        of_bias = total(rows.task, part**2 * self.bias_variance[rows.party], self.tasks)
+        of_gain = total(self.task_of, voice**2 * self.gain_variance[self.group_of], self.tasks)
+        # The median bias is zero by choice: how far it may be off concerns all tasks alike.
+        size = 1.4826 * _middle(np.abs(self.bias), self.votes)
+        chosen = _MEDIAN * size**2 * np.sum(self.votes**2) / np.sum(self.votes) ** 2
+        alone = 1 / np.maximum(self.information, 1e-300)  # variance of a truth without its prior
+        of_centre = 1 / np.sum(1 / (self.spread + alone))
+        variance: Vector = self.uncertainty + of_bias + of_gain * self.truth**2 + chosen
+        variance += (self.uncertainty / self.spread) ** 2 * of_centre
+        return variance
+
+    def _by_group(self, values: Vector) -> Vector:
+        return total(self.group_of, values, self.parties)
+
+
+def _trust(precision: Vector) -> Vector:
+    """Return precision over the typical one, at most one: the quiet have no more to say."""
+    typical = float(np.median(precision[precision > 0])) if precision.any() else 1.0
+    return np.minimum(precision / typical, 1.0)
+
+
+def _gamma_shape(values: Vector, logs: Vector) -> float:
+    """Return the most likely shape of gamma variables, from their means and mean logarithms.
+
+    The root of log k − ψ(k) = s, by Minka's approximation, good to 1.5 %.
+    """
+    s = max(float(np.log(np.mean(values)) - np.mean(logs)), 1e-6)
+    shape = (3 - s + np.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
+    return float(np.clip(shape, _VAGUE, _CERTAIN))
+
+
+def _middle(values: Vector, weights: Vector) -> float:
+    """Return the weighted median."""
+    order = np.argsort(values, kind="stable")
+    w = weights[order]
+    return float(np.interp(0.5 * w.sum(), np.cumsum(w) - 0.5 * w, values[order]))

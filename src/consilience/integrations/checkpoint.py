@@ -1,0 +1,138 @@
+"""Checkpoints: what a server needs to go on after it was killed, at whatever moment.
+
+A checkpoint is a folder, `round-000012`, with the model (safetensors), the memory (npz) and the
+rest (JSON); nothing in it is pickled. It is written under another name and renamed when it is whole
+and on the disk, so a folder of that name is never half a checkpoint. The last two rounds are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from consilience.errors import ConsilienceError
+from consilience.memory import Memory
+
+Model = dict[str, NDArray[Any]]
+
+_FORMAT = "consilience-checkpoint"
+_VERSION = 1
+_KEPT = 2
+_UNFINISHED = ".saving-"
+
+
+class CheckpointError(ConsilienceError):
+    """A folder is not a checkpoint that this run can go on from. It is left as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The state of a federation after a round."""
+
+    round: int
+    model: Model
+    memory: Memory
+    rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the checkpoint below a folder, whole or not at all; remove all but the last two."""
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        partial = root / f"{_UNFINISHED}{os.getpid()}-{secrets.token_hex(4)}"
+        target = root / f"round-{self.round:06d}"
+        partial.mkdir()
+        try:
+            self._write(partial)
+            if target.exists():  # a run begun anew over an old one's folder
+                os.replace(target, root / f"{_UNFINISHED}old-{secrets.token_hex(4)}")
+            os.replace(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        _sync(root)
+        for old in [*_rounds(root)[:-_KEPT], *root.glob(f"{_UNFINISHED}*")]:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    def _write(self, folder: Path) -> None:
+        from safetensors.numpy import save_file  # here, since few who import this will save
+
+        save_file(self.model, folder / "model.safetensors")
+        self.memory.save(folder / "memory.npz")
+        state = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "round": self.round,
+            "tensors": list(self.model),  # safetensors sorts them, and parties may rely on places
+            "rejections": self.rejections,
+        }
+        (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        for file in folder.iterdir():
+            _sync(file)
+        _sync(folder)
+
+
+def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
+    """Return the last checkpoint below a folder; None if there is none yet."""
+    root = Path(folder)
+    if root.exists() and not root.is_dir():
+        raise CheckpointError(f"{root}: a file, expected a folder for checkpoints")
+    found = _rounds(root)
+    if not found:
+        return None
+    try:
+        return _read(found[-1])
+    except Exception as error:  # damage shows in too many ways to list
+        before = f", or remove it to go on from {found[-2].name}" if len(found) > 1 else ""
+        raise CheckpointError(
+            f"{found[-1]}: not a readable checkpoint ({error}); it was left as it is. "
+            f"Name another folder{before}"
+        ) from error
+
+
+def fits(checkpoint: Mapping[str, NDArray[Any]], model: Mapping[str, NDArray[Any]]) -> str | None:
+    """Return in words how a checkpoint's model differs from the one a run starts with, or None."""
+    found, expected = ({k: (v.shape, v.dtype) for k, v in m.items()} for m in (checkpoint, model))
+    for name in [*expected, *found]:
+        if found.get(name) != expected.get(name):
+            return f"tensor '{name}' is {_said(found, name)}, expected {_said(expected, name)}"
+    return None
+
+
+def _said(tensors: Mapping[str, tuple[tuple[int, ...], Any]], name: str) -> str:
+    return "{1} of shape {0}".format(*tensors[name]) if name in tensors else "missing"
+
+
+def _read(folder: Path) -> Checkpoint:
+    from safetensors.numpy import load_file
+
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    if (state["format"], state["version"]) != (_FORMAT, _VERSION):
+        raise ValueError(
+            f"found {state['format']!r} version {state['version']}, expected version {_VERSION}"
+        )
+    tensors = load_file(folder / "model.safetensors")
+    model = {name: tensors[name] for name in state["tensors"]}
+    memory = Memory.load(folder / "memory.npz")
+    return Checkpoint(int(state["round"]), model, memory, state["rejections"])
+
+
+def _rounds(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("round-*") if path.name[6:].isdigit())
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # which cannot open a folder, nor needs to
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,275 @@
+"""A strategy for Flower that names the bad parties, and survives them.
+
+    from consilience.integrations.flower import ConsilienceStrategy
+
+    strategy = ConsilienceStrategy(min_train_nodes=10, checkpoint="run", record="run.jsonl")
+    strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=20)
+
+It takes the arguments of Flower's FedAvg and does the same, but for what becomes of the replies:
+each is judged by itself, and the consensus of those that can be used is the next global model.
+docs/flower.md has the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from consilience.catalogue import DEFAULT, Method
+from consilience.consensus import Consensus
+from consilience.errors import UpdateError
+from consilience.integrations.metrics import typical_metrics
+from consilience.integrations.rounds import Round, Rounds
+from consilience.memory import Memory
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import FedAvg, Result
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+except ImportError as missing:
+    raise ImportError(
+        "this is a strategy for Flower, which is not installed: pip install 'consilience[flower]'"
+    ) from missing
+
+from consilience.integrations import flower_replies as replied
+from consilience.integrations.flower_nodes import Nodes
+
+log = logging.getLogger("flwr")  # whose lines Flower shows to those who follow a run
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class ConsilienceStrategy(FedAvg):
+    """FedAvg that trusts each party as far as it deserves.
+
+    Besides the arguments of FedAvg:
+
+    method      as of `consilience.aggregate`
+    memory      what is known of the parties; a new one if not given
+    checkpoint  a folder: each round is kept there, and a run started again goes on from the last
+    record      a file: each round is added to it, for `consilience report`
+    party_key   where a party's id is found in its replies, such as "partition-id", if not the
+                node id is to be it (a simulation draws node ids anew in every run)
+    step        None: parties send parameters. A number: they send differences (1) or gradients
+                (minus the learning rate), and the model moves by so many times the consensus
+    min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
+                ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
+
+    ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
+    their weighted median, unless a function of your own is given.
+    """
+
+    def __init__(
+        self,
+        *fedavg: Any,
+        method: str | Method = DEFAULT,
+        memory: Memory | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        record: str | os.PathLike[str] | None = None,
+        party_key: str | None = None,
+        step: float | None = None,
+        min_good: int | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*fedavg, **more)
+        self.rounds = Rounds(
+            method=method,
+            memory=Memory() if memory is None else memory,
+            minimum=max(1, min(2, self.min_train_nodes)) if min_good is None else min_good,
+            record=record,
+            checkpoint=checkpoint,
+            step=step,
+            log=log,
+        )
+        self._before = 0  # rounds that an earlier run of this federation finished
+        self._nodes = Nodes(party_key)
+        self._sent: ArrayRecord | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """What is known of the parties."""
+        return self.rounds.memory
+
+    @property
+    def consensus(self) -> Consensus | None:
+        """The beliefs of the last round, if it had any."""
+        return None if self.rounds.last is None else self.rounds.last.consensus
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why parties were rejected or stood out in the last round."""
+        return {} if self.rounds.last is None else self.rounds.last.reasons
+
+    def summary(self) -> None:
+        """Log how replies will be combined."""
+        log.info("\t├──> Consilience: %s", self.rounds.method)
+        super().summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Run the rounds, or those that are left if a checkpoint is found."""
+        found = self.rounds.resume(replied.tensors(initial_arrays))
+        if found is not None:
+            self._before = found.round
+            initial_arrays = replied.record(found.model)
+            log.info(
+                "Going on after round %d of %d, from %s",
+                found.round,
+                num_rounds,
+                self.rounds.checkpoint,
+            )
+        result = super().start(
+            grid,
+            initial_arrays,
+            max(0, num_rounds - self._before),
+            timeout,
+            train_config,
+            evaluate_config,
+            None if evaluate_fn is None else self._evaluating(evaluate_fn),
+        )
+        if not result.arrays:  # no round was left to be run
+            result.arrays = initial_arrays
+        for kind in (
+            "train_metrics_clientapp",
+            "evaluate_metrics_clientapp",
+            "evaluate_metrics_serverapp",
+        ):
+            by_round = {r + self._before: found for r, found in getattr(result, kind).items()}
+            setattr(result, kind, by_round)
+        return result
+
+    def _evaluating(self, evaluate: Evaluate) -> Evaluate:
+        def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            found = evaluate(server_round + self._before, arrays)
+            accuracy = None if found is None else found.get("accuracy")
+            if isinstance(accuracy, float) and server_round > 0:
+                self.rounds.evaluated(server_round + self._before, accuracy)
+            return found
+
+        return evaluate_fn
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask as FedAvg does, and remember who was asked what."""
+        server_round += self._before
+        asked = list(super().configure_train(server_round, arrays, config, grid))
+        self._nodes.ask(asked)
+        self._sent = arrays
+        return asked
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask as FedAvg does, and remember who was asked what."""
+        server_round += self._before
+        asked = list(super().configure_evaluate(server_round, arrays, config, grid))
+        self._nodes.ask(asked)
+        return asked
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the consensus of the replies that can be used, and what it is made of."""
+        if self.fraction_train == 0:
+            return None, None
+        good, rejected = self._nodes.answers(replies)
+        updates, counts = {}, {}
+        for party, message in good.items():
+            try:
+                updates[party] = replied.update(message)
+                if self.weighted_by_key:
+                    counts[party] = replied.sample_count(message, self.weighted_by_key)
+            except UpdateError as error:
+                rejected[party] = str(error)
+                updates.pop(party, None)
+        sent = None if self._sent is None else replied.tensors(self._sent)
+        ended = self.rounds.close(
+            server_round + self._before, updates, sent, counts if counts else None, rejected
+        )
+        metrics = self._metrics(
+            {party: good[party] for party in updates if party not in ended.rejected},
+            ended.weights,
+            self.train_metrics_aggr_fn,
+        )
+        metrics.update(beliefs(ended))
+        if ended.consensus is None:
+            return self._sent, metrics
+        return replied.record(ended.model or {}), metrics
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Combine what the parties say of the model, each heard as in the last training round."""
+        if self.fraction_evaluate == 0:
+            return None
+        good, rejected = self._nodes.answers(replies)
+        for party, message in good.items():
+            if message.has_error():
+                rejected[party] = f"error {message.error.code}"
+        for party, reason in rejected.items():
+            log.warning(
+                "round %d: evaluation by party %s rejected: %s",
+                server_round + self._before,
+                party,
+                reason,
+            )
+        usable = {party: message for party, message in good.items() if party not in rejected}
+        known = {} if self.rounds.last is None else self.rounds.last.weights
+        newcomer = 1.0 / max(1, len(known))
+        weights = {party: known.get(party, newcomer) for party in usable}
+        return self._metrics(usable, weights, self.evaluate_metrics_aggr_fn) or None
+
+    def _metrics(
+        self, messages: dict[str, Message], weights: dict[str, float], combine: Any
+    ) -> MetricRecord:
+        if combine is aggregate_metricrecords:  # FedAvg's default, which trusts whatever it gets
+            sent = {party: replied.metrics(m.content) for party, m in messages.items()}
+            combined = typical_metrics(sent, weights)
+            combined.pop(self.weighted_by_key, None)  # as FedAvg does
+            return MetricRecord(combined)
+        try:
+            found: MetricRecord = combine(
+                [message.content for message in messages.values()], self.weighted_by_key
+            )
+            return found
+        except Exception as error:  # nor may what parties say in metrics end the run
+            log.warning("the metrics could not be combined: %s: %s", type(error).__name__, error)
+            return MetricRecord()
+
+
+def beliefs(ended: Round) -> MetricRecord:
+    """Return what a round taught of each party, as numbers: metrics hold no words."""
+    consensus = ended.consensus
+    found = MetricRecord(
+        {
+            "good-replies": len(consensus.parties) if consensus else 0,
+            "rejected-replies": len(ended.rejected),
+            "model-changed": int(consensus is not None),
+        }
+    )
+    for party, weight in ended.weights.items():
+        found[f"weight/{party}"] = float(weight)
+    for party in ended.reasons:
+        found[f"named/{party}"] = 2 if party in ended.rejected else 1
+    if consensus is None:
+        return found
+    found["effective-parties"] = float(consensus.diagnostics["effective_parties"])
+    for party in consensus.parties:
+        found[f"noise/{party}"] = float(consensus.noise[party])
+    for number, group in enumerate(consensus.groups, 1):
+        for party in group:
+            if party in consensus.parties:
+                found[f"group/{party}"] = number
+    return found

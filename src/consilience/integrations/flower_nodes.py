@@ -1,0 +1,88 @@
+"""Which party a reply of Flower's belongs to: who was asked, who answered, and under which id."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from flwr.app import Message
+
+from consilience.integrations.flower_replies import claimed_id
+
+log = logging.getLogger("flwr")
+
+
+class Nodes:
+    """The nodes of a run, and the parties they are.
+
+    A party is its node id, or with a key the id it gave when it was first heard. Such an id is a
+    claim: a node cannot take one that another has, nor change its own to leave its past behind, and
+    where two new nodes claim the same, neither gets it. They are then known by their node ids, so
+    that nobody is silenced by what another claims.
+    """
+
+    def __init__(self, party_key: str | None = None) -> None:
+        self.party_key = party_key
+        self._names: dict[int, str] = {}  # of nodes that were heard, if there is a key
+        self._asked: list[Message] = []
+
+    def ask(self, messages: list[Message]) -> None:
+        """Remember what is about to be asked. (Messages get their ids when they are sent.)"""
+        self._asked = messages
+
+    def answers(self, replies: Iterable[Message]) -> tuple[dict[str, Message], dict[str, str]]:
+        """Return the replies by party, and the parties without one that counts, with reasons.
+
+        A reply belongs to the node that was asked what it answers: of a dead node the SuperLink
+        answers, in its own name.
+        """
+        by_node = self._by_node(replies)
+        self._learn({node: found[0] for node, found in by_node.items() if found})
+        good, rejected = {}, {}
+        for node, found in by_node.items():
+            party = self.name(node)
+            others = [m.metadata.src_node_id for m in found if not m.has_error()]
+            if not found:
+                rejected[party] = "no reply in the time allowed"
+            elif len(found) > 1:
+                rejected[party] = f"{len(found)} replies to one message: which counts is unknown"
+            elif others and others[0] != node:
+                rejected[party] = f"node {others[0]} replied in its place"
+            else:
+                good[party] = found[0]
+        return good, rejected
+
+    def name(self, node: int) -> str:
+        """Return the id of the party that a node is."""
+        if self.party_key is None:
+            return str(node)
+        return self._names.get(node, f"node-{node}")
+
+    def _by_node(self, replies: Iterable[Message]) -> dict[int, list[Message]]:
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
+        self._asked = []
+        by_node: dict[int, list[Message]] = {node: [] for node in asked.values()}
+        for reply in replies:
+            question, source = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if not asked or question in asked:  # nothing was asked where a strategy is run by hand
+                by_node.setdefault(asked.get(question, source), []).append(reply)
+            else:
+                log.warning("a reply of node %d answers no message of this round", source)
+        return by_node
+
+    def _learn(self, messages: dict[int, Message]) -> None:
+        if self.party_key is None:
+            return
+        claims = {
+            node: claimed_id(message, self.party_key)
+            for node, message in messages.items()
+            if not message.has_error()
+        }
+        taken = [*self._names.values(), *(c for n, c in claims.items() if n not in self._names)]
+        for node, claim in claims.items():
+            if node not in self._names:
+                alone = claim is not None and taken.count(claim) == 1
+                free = alone and not str(claim).startswith("node-")
+                self._names[node] = str(claim) if free else f"node-{node}"
+            if claim != self._names[node]:
+                log.warning("node %d claims to be %s: it is %s", node, claim, self._names[node])

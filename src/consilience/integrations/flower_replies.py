@@ -1,0 +1,107 @@
+"""What Flower's replies hold, read as what they are: bytes from parties nobody can vouch for.
+
+Arrays are read where they lie: past the header of their .npy bytes nothing is copied, and nothing
+is ever unpickled. Whatever is wrong with a reply is an `UpdateError` that says so.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from consilience.errors import UpdateError
+
+Tensors = dict[str, NDArray[Any]]
+
+_NUMPY = "numpy.ndarray"
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_LONGEST_ID = 64
+
+
+def tensors(record: Mapping[str, Array]) -> Tensors:
+    """Return the arrays of a record by name, as views of its bytes."""
+    return {name: tensor(name, array) for name, array in record.items()}
+
+
+def tensor(name: str, array: Array) -> NDArray[Any]:
+    """Return an array as a view of its bytes."""
+    if array.stype != _NUMPY:
+        raise UpdateError(f"tensor '{name}' is serialised as {array.stype!r}, expected {_NUMPY!r}")
+    try:
+        header = io.BytesIO(array.data)  # shares the bytes
+        shape, fortran, dtype = _HEADERS[npy.read_magic(header)](header)
+        if dtype.kind not in "fiub":
+            raise ValueError(f"{dtype} is not a type of numbers")
+        flat = np.frombuffer(array.data, dtype, offset=header.tell())
+        return flat.reshape(shape, order="F" if fortran else "C")
+    except Exception as error:  # bytes can be wrong in any way
+        raise UpdateError(f"tensor '{name}' is not a .npy array ({_short(error)})") from None
+
+
+def record(model: Tensors) -> ArrayRecord:
+    """Return a model as a record, and empty it on the way: one copy of it is enough."""
+    found = ArrayRecord()
+    for name in list(model):
+        found[name] = serialised(model.pop(name))
+    return found
+
+
+def serialised(values: NDArray[Any]) -> Array:
+    """Return a tensor as Flower sends it, copied once."""
+    values = np.asarray(values, order="C")
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(values))
+    data = b"".join([header.getvalue(), values.reshape(-1).view(np.uint8).data])
+    return Array(dtype=str(values.dtype), shape=values.shape, stype=_NUMPY, data=data)
+
+
+def update(message: Message) -> Tensors:
+    """Return what a party sent: the arrays of the one record of them in its reply."""
+    if message.has_error():
+        error = message.error
+        raise UpdateError(f"error {error.code}: {_short(error.reason or 'no reason given')}")
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise UpdateError(f"its reply holds {len(records)} array records, expected one")
+    return tensors(records[0])
+
+
+def sample_count(message: Message, key: str) -> float:
+    """Return how many samples a party says it used."""
+    found = metrics(message.content).get(key)
+    if isinstance(found, int | float) and math.isfinite(found) and found > 0:
+        return float(found)
+    said = "missing" if found is None else _short(repr(found))
+    raise UpdateError(f"its {key} is {said}, expected a positive number")
+
+
+def claimed_id(message: Message, key: str) -> str | None:
+    """Return who a party says it is, if it says so in a way that fits into a line of a log."""
+    if message.has_error():
+        return None
+    records: Iterable[Mapping[str, Any]] = (
+        *message.content.metric_records.values(),
+        *message.content.config_records.values(),
+    )
+    found = next((record[key] for record in records if key in record), None)
+    said = str(found) if isinstance(found, int | str) and not isinstance(found, bool) else ""
+    return said if said.isprintable() and 0 < len(said) <= _LONGEST_ID else None
+
+
+def metrics(content: RecordDict) -> dict[str, Any]:
+    """Return all metrics of a reply, of whichever record."""
+    return {key: value for part in content.metric_records.values() for key, value in part.items()}
+
+
+def _short(text: object) -> str:
+    """Return the last line, which is where a traceback says what happened, cut to a length."""
+    lines = str(text).strip().splitlines() or [""]
+    last = "".join(c if c.isprintable() else "?" for c in lines[-1])
+    return last if len(last) <= 200 else last[:200] + "…"

@@ -1,0 +1,116 @@
+"""An aggregator for NVIDIA FLARE that names the bad parties, and survives them.
+
+    from consilience.integrations.nvflare import ConsilienceAggregator
+
+    recipe = NumpyFedAvgRecipe(..., aggregator=ConsilienceAggregator(record="run.jsonl"))
+
+FLARE keeps the model and counts the rounds; here is what becomes of what the clients send.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from consilience.catalogue import DEFAULT
+from consilience.integrations.metrics import typical_metrics
+from consilience.integrations.rounds import Rounds
+from consilience.memory import Memory
+
+try:
+    from nvflare.apis.fl_constant import FLMetaKey
+    from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+    from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+    from nvflare.app_common.app_constant import AppConstants
+except ImportError as missing:
+    raise ImportError(
+        "this is an aggregator for NVIDIA FLARE, which is not installed: "
+        "pip install 'consilience[nvflare]'"
+    ) from missing
+
+log = logging.getLogger("consilience")
+
+
+class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has no types
+    """The consensus of what the clients of a round sent.
+
+    method       a name, as of `consilience.aggregate`
+    minimum      with fewer usable updates than this the model stays as it is
+    memory       a file: what is known of the clients, kept after each round and read at the start
+    record       a file: each round is added to it, for `consilience report`
+    params_type  what clients send: "FULL" for parameters, "DIFF" for differences; whoever sends
+                 the other is rejected
+
+    A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
+    """
+
+    def __init__(
+        self,
+        method: str = DEFAULT,
+        minimum: int = 2,
+        memory: str | None = None,
+        record: str | None = None,
+        params_type: str = "FULL",
+    ) -> None:
+        super().__init__()
+        self.method, self.minimum, self.params_type = method, minimum, params_type
+        self.memory, self.record = memory, record
+        self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
+        self._rounds: Rounds | None = None
+        self._sent: dict[str, list[FLModel]] = {}
+
+    def accept_model(self, model: FLModel) -> None:
+        """Take what a client sent; it is judged when all have been heard."""
+        name = str((model.meta or {}).get("client_name", "nobody"))
+        self._sent.setdefault(name, []).append(model)
+
+    def reset_stats(self) -> None:
+        """Forget what was sent in the round that has ended."""
+        self._sent = {}
+
+    def aggregate_model(self) -> FLModel:
+        """Return the consensus, or the model as it was if too little of use was sent."""
+        if self._rounds is None:
+            self._rounds = self._started()
+        updates: dict[str, Any] = {}
+        counts: dict[str, Any] = {}
+        rejected: dict[str, str] = {}
+        for party, models in self._sent.items():
+            said = models[0].params_type
+            if len(models) > 1:
+                rejected[party] = f"{len(models)} results in one round: which counts is unknown"
+            elif said != ParamsType(self.params_type):
+                rejected[party] = (
+                    f"sent {getattr(said, 'value', said)}, expected {self.params_type}"
+                )
+            else:
+                updates[party] = models[0].params
+                # FLARE's clients need not say how much they did.
+                counts[party] = (models[0].meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+        model = self._global_model()
+        ended = self._rounds.close(self._round(), updates, model, counts, rejected)
+        if ended.consensus and self.memory:
+            self._rounds.memory.save(self.memory)
+        metrics = {p: self._sent[p][0].metrics or {} for p in updates if p not in ended.rejected}
+        self.reset_stats()
+        whole = model is not None  # then the round's model is the next one, not a difference
+        kind = "FULL" if whole else self.params_type if ended.consensus else "DIFF"
+        return FLModel(
+            params_type=kind,
+            params=dict(ended.model or {}),
+            metrics=typical_metrics(metrics, ended.weights) or None,
+        )
+
+    def _started(self) -> Rounds:
+        known = Memory.load(self.memory) if self.memory and Path(self.memory).exists() else Memory()
+        return Rounds(self.method, known, self.minimum, self.record, step=self._step, log=log)
+
+    def _global_model(self) -> dict[str, Any] | None:
+        found = self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) if self.fl_ctx else None
+        return dict(found["weights"]) if found and found.get("weights") else None
+
+    def _round(self) -> int:
+        """Return the round's number in the record, from one on; FLARE counts from zero."""
+        found = self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) if self.fl_ctx else None
+        return 1 + int(found or 0)

@@ -1,0 +1,200 @@
+"""The rounds of a federation: a consensus at the end of each, whatever was sent.
+
+What a server needs beyond `aggregate`, in any framework: who was rejected and why is remembered,
+the model stays as it is when too little of use was sent, every round goes into the record, and a
+checkpoint is made of it. How updates come in and models go out is the framework's own business.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.catalogue import DEFAULT, Method, resolve
+from consilience.consensus import Consensus, aggregate
+from consilience.errors import ConsilienceError, UpdateError
+from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Model, fits, latest
+from consilience.memory import Memory
+from consilience.record import Record
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What came of one round."""
+
+    model: Model | None  # None only where no model was given and none could be made
+    consensus: Consensus | None  # without its value; None if the model stays as it was
+    rejected: dict[str, str]  # party -> reason
+    note: str | None  # why the model stays, if it does
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each party that stands out is heard less or not at all."""
+        return {**(self.consensus.reasons if self.consensus else {}), **self.rejected}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """How much each party counted; zero for the rejected."""
+        nothing = dict.fromkeys(self.rejected, 0.0)
+        return {**nothing, **(self.consensus.weights if self.consensus else {})}
+
+
+@dataclass
+class Rounds:
+    """One round after another.
+
+    method      as of `aggregate`
+    memory      what earlier rounds taught; changes only when a round succeeds
+    minimum     with fewer usable updates than this the model stays as it is
+    record      the file to which every round is added
+    checkpoint  the folder in which the last rounds are kept
+    step        None: updates are parameters, and the consensus is the new model. A number:
+                updates are differences or gradients, and the model moves by so many times their
+                consensus (1 for differences, minus the learning rate for gradients)
+    log         where parties are named
+    """
+
+    method: str | Method = DEFAULT
+    memory: Memory = field(default_factory=Memory)
+    minimum: int = 1
+    record: str | os.PathLike[str] | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    step: float | None = None
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("consilience"))
+    # Of each party ever rejected: how often, when last, and why then.
+    rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    last: Round | None = None
+
+    def __post_init__(self) -> None:
+        resolve(self.method)  # a mistake shows now, not after the first round
+        if self.record is not None and Path(self.record).exists():
+            Record.read(self.record)
+
+    def resume(self, model: Mapping[str, NDArray[Any]]) -> Checkpoint | None:
+        """Take up the last checkpoint, if there is one, of a model like this."""
+        found = latest(self.checkpoint) if self.checkpoint is not None else None
+        if found is None:
+            return None
+        difference = fits(found.model, model)
+        if difference:
+            raise CheckpointError(
+                f"{self.checkpoint}: its model is another: {difference}. Name another folder"
+            )
+        self.memory, self.rejections = found.memory, found.rejections
+        return found
+
+    def close(
+        self,
+        round: int,
+        updates: Mapping[str, Any],
+        model: Model | None = None,
+        sample_counts: Mapping[str, Any] | None = None,
+        rejected: Mapping[str, str] | None = None,
+    ) -> Round:
+        """End a round: make the next model of its updates, and of the parties what they deserve.
+
+        ``model`` is what the parties were sent; ``rejected`` names those whose update could not
+        even be read. Nothing that a party can send makes this raise.
+        """
+        memory = copy.copy(self.memory)  # a memory replaces what it keeps, so this is enough
+        consensus, note, found = self._consensus(updates, model, sample_counts, memory)
+        refused = {**(rejected or {}), **found}
+        if consensus and len(consensus.parties) < self.minimum:
+            note = f"{len(consensus.parties)} usable updates, expected {self.minimum} at least"
+            consensus = None
+        if consensus:
+            self.memory = memory
+            model = self._moved(model, consensus.value)
+            consensus = replace(consensus, value=None)
+        self._tell(round, consensus, refused, note)
+        self.last = Round(model, consensus, refused, note)
+        self._keep(round, self.last)
+        return self.last
+
+    def evaluated(self, round: int, accuracy: float) -> None:
+        """Add to the record how good the model is after the round: the later line counts."""
+        if self.last is not None:
+            self._append(round, self.last, accuracy)
+
+    def _consensus(
+        self,
+        updates: Mapping[str, Any],
+        model: Model | None,
+        counts: Mapping[str, Any] | None,
+        memory: Memory,
+    ) -> tuple[Consensus | None, str | None, dict[str, str]]:
+        if not updates:
+            return None, f"no usable updates, expected {self.minimum} at least", {}
+        centre = model
+        if model is not None and self.step is not None:
+            centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
+        try:
+            consensus = aggregate(updates, self.method, memory, centre, counts)
+            return consensus, None, consensus.rejected
+        except UpdateError as error:
+            return None, str(error), error.rejected
+        except ConsilienceError as error:
+            return None, str(error), {}
+        except Exception as error:  # a run of days must not end by what one party found out
+            self.log.exception("the aggregation failed")
+            return None, f"the aggregation failed: {type(error).__name__}: {error}", {}
+
+    def _moved(self, model: Model | None, value: dict[str, NDArray[Any]]) -> Model:
+        """Return the next model, in the dtypes of the present one; its tensors are new."""
+        if model is None:
+            return value
+        for name, tensor in model.items():
+            if self.step is None:
+                value[name] = value[name].astype(tensor.dtype, copy=False)
+            elif tensor.dtype.kind == "f":
+                value[name] = (tensor + self.step * value[name]).astype(tensor.dtype, copy=False)
+            else:  # a difference of counters or masks says nothing
+                value[name] = tensor
+        return {name: value[name] for name in model}
+
+    def _tell(
+        self, round: int, consensus: Consensus | None, rejected: dict[str, str], note: str | None
+    ) -> None:
+        for party, reason in rejected.items():
+            before = self.rejections.get(party, {"times": 0})
+            self.rejections[party] = {"times": before["times"] + 1, "round": round, "why": reason}
+            self.log.warning("round %d: party %s rejected: %s", round, party, reason)
+        for party, reason in (consensus.reasons if consensus else {}).items():
+            if consensus and party not in rejected:
+                weight = consensus.weights[party]
+                self.log.warning(
+                    "round %d: party %s (weight %.3g): %s", round, party, weight, reason
+                )
+        if note:
+            self.log.warning("round %d: the model stays as it is: %s", round, note)
+
+    def _keep(self, round: int, ended: Round) -> None:
+        # The record first: a round written twice is read once, one never written is lost.
+        self._append(round, ended)
+        if self.checkpoint is not None and ended.model is not None:
+            try:
+                Checkpoint(round, ended.model, self.memory, self.rejections).save(self.checkpoint)
+            except Exception as error:  # rather a run that cannot be resumed than none
+                self.log.error("no checkpoint of round %d in %s: %s", round, self.checkpoint, error)
+
+    def _append(self, round: int, ended: Round, accuracy: float | None = None) -> None:
+        if self.record is None:
+            return
+        try:
+            Record(self.record).append(
+                ended.consensus,
+                round=round,
+                accuracy=accuracy,
+                note=ended.note,
+                rejected=ended.rejected,
+            )
+        except (OSError, ConsilienceError) as error:
+            self.log.error("round %d is missing in the record %s: %s", round, self.record, error)

@@ -1,0 +1,131 @@
+"""MNIST by softmax regression in plain numpy, and what adversaries do about it.
+
+For parties that are processes, begun anew with every message: nothing heavy is imported. Every
+random choice is a function of the seed, the round and the party, so an adversary can work out what
+the honest parties are about to send. That is more than one could know in earnest, and it lets
+adversaries in separate processes collude without a word.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience import aggregate
+from consilience.lab import mnist
+from consilience.lab.attacks import SUITE, Knowledge, Poison, make
+from consilience.lab.partitions import iid
+
+Array = NDArray[Any]
+Model = dict[str, Array]  # weight (10, 784), bias (10,)
+
+STEPS, BATCH, RATE = 20, 64, 0.1
+
+
+def initial() -> Model:
+    """The model to start from."""
+    return {"weight": np.zeros((10, 784), np.float32), "bias": np.zeros(10, np.float32)}
+
+
+@cache
+def digits() -> mnist.Mnist:
+    """MNIST, from the cache or the network."""
+    return mnist.load()
+
+
+@cache
+def shard(party: int, parties: int, seed: int) -> tuple[Array, Array]:
+    """A party's own pictures (n, 784) and labels (n,)."""
+    everything = digits()
+    parts = iid(len(everything.train_labels), parties, np.random.default_rng(seed))
+    mine = parts[party % parties]
+    return _inputs(everything.train_images[mine]), everything.train_labels[mine]
+
+
+def train(
+    model: Model, party: int, parties: int, round: int, seed: int, poison: Poison | None = None
+) -> Model:
+    """The model after a party's training on its own data, poisoned if so asked."""
+    inputs, labels = shard(party, parties, seed)
+    rng = np.random.default_rng([seed, round, party])
+    if poison is not None:
+        inputs, labels = poison(inputs, labels, rng)
+    weight, bias = model["weight"].copy(), model["bias"].copy()
+    for _ in range(STEPS):
+        chosen = rng.integers(0, len(labels), BATCH)
+        error = _softmax(inputs[chosen] @ weight.T + bias)  # (BATCH, 10)
+        error[np.arange(BATCH), labels[chosen].astype(int)] -= 1
+        weight -= RATE / BATCH * (error.T @ inputs[chosen])
+        bias -= RATE / BATCH * error.sum(0)
+    return {"weight": weight, "bias": bias}
+
+
+def accuracy(model: Model) -> float:
+    """The share of the test pictures that are recognised."""
+    everything = digits()
+    scores = _inputs(everything.test_images) @ model["weight"].T + model["bias"]
+    return float((scores.argmax(1) == everything.test_labels).mean())
+
+
+def honest_updates(model: Model, honest: int, round: int, seed: int) -> Array:
+    """What the honest parties add to the model, one row each, (H, K)."""
+    rows = [train(model, party, honest, round, seed) for party in range(honest)]
+    return np.stack([flat(row) for row in rows]) - flat(model)
+
+
+def lies(
+    attack: str,
+    model: Model,
+    honest: int,
+    adversaries: int,
+    round: int,
+    seed: int,
+    aggregator: Any = None,
+) -> list[Any]:
+    """What each adversary sends: parameters, or what no model can hold."""
+
+    def poisoned(poison: Poison, count: int) -> Array:
+        rows = [train(model, party, honest, round, seed, poison) for party in range(count)]
+        return np.stack([flat(row) for row in rows]) - flat(model)
+
+    name, settings = SUITE[attack]
+    knowledge = Knowledge(poisoned, aggregator or _consensus, classes=10)
+    rng = np.random.default_rng([seed, round])
+    known = honest_updates(model, honest, round, seed)
+    sent = make(name, knowledge, **settings)(known, adversaries, rng)
+    return [_parameters(model, update) for update in sent]
+
+
+def flat(model: Model) -> Array:
+    """The model as one vector (K,)."""
+    return np.concatenate([model["weight"].ravel(), model["bias"]])
+
+
+def unflat(vector: Array) -> Model:
+    """The model of a vector: the inverse of `flat`."""
+    return {"weight": vector[:7840].reshape(10, 784), "bias": vector[7840:]}
+
+
+def _parameters(model: Model, update: Any) -> dict[str, Array]:
+    if isinstance(update, np.ndarray) and update.shape == (7850,):
+        with np.errstate(invalid="ignore", over="ignore"):
+            return unflat(flat(model) + update)
+    return {} if isinstance(update, dict) else {"weight": update, "bias": model["bias"]}
+
+
+def _consensus(rows: Array) -> Array:
+    value: Array = aggregate(rows).value
+    return value
+
+
+def _inputs(images: Array) -> Array:
+    return images.reshape(len(images), -1).astype(np.float32) / 255
+
+
+def _softmax(scores: Array) -> Array:
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    shares: Array = powers / powers.sum(1, keepdims=True)
+    return shares

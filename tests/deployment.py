@@ -1,0 +1,220 @@
+"""Flower for real: a SuperLink and SuperNodes as processes on this machine's loopback."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+BIN = Path(sys.executable).parent
+PATIENCE = 120.0  # seconds until a wait is given up
+
+
+class Deployment:
+    """A SuperLink, its nodes, and runs of an app; `close` ends whatever is left of them."""
+
+    def __init__(self, folder: Path, app: Path, certificates: Path | None = None) -> None:
+        self.folder, self.app, self.certificates = folder, app, certificates
+        self.address = f"127.0.0.1:{free_port()}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONWARNINGS": "ignore",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "no_proxy": "*",
+        }
+        (folder / "flwr").mkdir()
+        trust = "insecure = true"
+        if certificates is not None:
+            trust = f'root-certificates = "{certificates / "ca.crt"}"'
+        (folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "loopback"\n[superlink.loopback]\n'
+            f'address = "{self.address}"\n{trust}\n'
+        )
+
+    def superlink(self, *options: str) -> None:
+        host, port = self.address.split(":")
+        trust = ["--insecure"]
+        if self.certificates is not None:
+            files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+            trust = [f"--ssl-{name}={self.certificates / file}" for name, file in files.items()]
+        self.start(
+            "superlink",
+            ["flower-superlink", *trust, "--host", host, "--port", port, *options],
+            "--disable-runtime-dependency-installation",
+            f"--database={self.folder / 'superlink.db'}",
+        )
+        wait(lambda: listening(self.address), "the SuperLink does not listen", self.log)
+
+    def supernode(self, party: int, *options: str) -> None:
+        trust = "--insecure"
+        if self.certificates is not None:
+            trust = f"--root-certificates={self.certificates / 'ca.crt'}"
+        self.start(
+            f"node{party}",
+            ["flower-supernode", trust, "--superlink", self.address, *options],
+            f"--port={free_port()}",
+            f"--node-config=partition-id={party}",
+        )
+
+    def node_id(self, party: int) -> str:
+        """The id that the SuperLink gave a node."""
+        log = self.folder / f"node{party}.log"
+        said: list[str] = []
+
+        def told() -> bool:
+            said[:] = re.findall(r"SuperNode ID: (\d+)", log.read_text(errors="replace"))
+            return bool(said)
+
+        wait(told, f"node {party} has no id", self.log)
+        return said[-1]
+
+    def run(self, **config: Any) -> "Run":
+        """Submit a run."""
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        command = ["run", str(self.app), "loopback", "--run-config", pairs, "--format", "json"]
+        answer = self.flwr(*command)
+        return Run(self, str(answer["run-id"]))
+
+    def flwr(self, *command: str) -> dict[str, Any]:
+        """Ask Flower's command line for something that it answers in JSON."""
+        text = self.text(*command)
+        found: dict[str, Any] = json.loads(text[text.index("{") :])
+        return found
+
+    def text(self, *command: str) -> str:
+        done = subprocess.run(
+            [BIN / "flwr", *command],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"flwr {command[0]}: {done.stdout}\n{done.stderr}\n{self.log()}")
+        return done.stdout
+
+    def start(self, name: str, command: Sequence[str], *options: str) -> None:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:], *options],
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        """Kill a process and those it started, with no time to say goodbye."""
+        process = self.processes.pop(name)
+        for one in descendants(process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.kill()
+        process.wait(PATIENCE)
+
+    def log(self) -> str:
+        tails = [
+            f"--- {path.name}\n" + path.read_text(errors="replace")[-3000:]
+            for path in sorted(self.folder.glob("*.log"))
+        ]
+        return "\n".join(tails)
+
+    def close(self) -> None:
+        for name in list(self.processes):
+            self.kill(name)
+
+
+class Run:
+    """One run of the app."""
+
+    def __init__(self, deployment: Deployment, run_id: str) -> None:
+        self.deployment, self.run_id = deployment, run_id
+
+    def status(self) -> str:
+        answer = self.deployment.flwr("list", "loopback", "--run-id", self.run_id, "--format=json")
+        return str(answer["runs"][0]["status"])
+
+    def finished(self) -> None:
+        """Wait until the run has ended, and see that it did well."""
+        wait(lambda: not self._servers(), "the run goes on", self.deployment.log)
+        status = self.status()
+        assert status == "finished:completed", f"{status}\n{self.deployment.log()}"
+
+    def stop(self) -> None:
+        """Tell the SuperLink that the run has ended, which it finds out by itself in a minute."""
+        self.deployment.text("stop", self.run_id, "loopback")
+
+    def kill_server(self) -> None:
+        """Kill the process that the strategy runs in."""
+        found = self._servers()
+        assert found, "no server app is running"
+        for process in found:
+            process.send_signal(signal.SIGKILL)
+        wait(lambda: not self._servers(), "the server cannot be killed", self.deployment.log)
+
+    def _servers(self) -> list[psutil.Process]:
+        link = self.deployment.processes["superlink"]
+        return [p for p in descendants(link.pid) if named(p, "flwr-serverapp")]
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def named(process: psutil.Process, name: str) -> bool:
+    try:
+        return any(name in part for part in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listening(address: str) -> bool:
+    host, port = address.split(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+        return True
+    return False
+
+
+def wait(
+    done: Callable[[], Any], otherwise: str, log: Callable[[], str], patience: float = PATIENCE
+) -> None:
+    end = time.monotonic() + patience
+    while not done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{otherwise} after {patience:.0f} s\n{log()}")
+        time.sleep(0.3)
+
+
+@contextlib.contextmanager
+def deployed(folder: Path, app: Path, certificates: Path | None = None) -> Iterator[Deployment]:
+    deployment = Deployment(folder, app, certificates)
+    try:
+        yield deployment
+    finally:
+        deployment.close()

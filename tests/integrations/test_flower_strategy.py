@@ -1,0 +1,502 @@
+"""The strategy with Flower's own records and messages, in this process."""
+
+import io
+import logging
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore.task_identity import TaskIdentity
+
+import consilience as cs
+from consilience.integrations import flower_replies
+from consilience.integrations.checkpoint import CheckpointError
+from consilience.integrations.flower import ConsilienceStrategy
+from consilience.record import Record
+
+SHAPES = {"weight": (30, 20), "bias": (20,)}
+TRUTH = {name: np.full(shape, 3.0, np.float32) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture(autouse=True)
+def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only for somebody; and its log lines are to be seen here."""
+    for name in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+
+def arrays(tensors: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(values)) for name, values in tensors.items()})
+
+
+def initial() -> ArrayRecord:
+    return arrays({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+
+
+def noisy(seed: int, scale: float = 0.1, about: float = 3.0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: (about + scale * rng.standard_normal(shape)).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+
+
+def content(tensors: dict[str, np.ndarray], count: Any = 100, **metrics: Any) -> RecordDict:
+    said = {} if count is None else {"num-examples": count}
+    return RecordDict({"arrays": arrays(tensors), "metrics": MetricRecord({**said, **metrics})})
+
+
+class Party:
+    """Answers with a content, an error, or not at all; `source` may lie about who it is."""
+
+    def __init__(self, answer: Callable[[Message], Any], source: int | None = None) -> None:
+        self.answer, self.source = answer, source
+
+    def replies(self, message: Message, node: int) -> list[Message]:
+        answer = self.answer(message)
+        found = []
+        for one in answer if isinstance(answer, list) else [answer]:
+            if one is None:
+                continue
+            reply = Message(one, reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = node if self.source is None else self.source
+            found.append(reply)
+        return found
+
+
+def honest(seed: int, **metrics: Any) -> Party:
+    return Party(
+        lambda message: content(
+            noisy(seed + 1000 * int(message.content["config"]["server-round"])), **metrics
+        )
+    )
+
+
+def sends(*args: Any, **metrics: Any) -> Party:
+    return Party(lambda message: content(*args, **metrics))
+
+
+class LocalGrid(Grid):
+    """Carries messages between a strategy and parties in the same process."""
+
+    def __init__(self, parties: dict[int, Party]) -> None:
+        self.parties = parties
+
+    def set_run(self, run: Any) -> None: ...
+    @property
+    def run(self) -> Any: ...
+    def create_message(self, *args: Any, **more: Any) -> Any: ...
+    def push_messages(self, messages: Any) -> Any: ...
+    def pull_messages(self, message_ids: Any) -> Any: ...
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.parties)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = message.object_id
+            replies += self.parties[node].replies(message, node)
+        return replies
+
+
+def federation(*bad: Party, good: int = 4) -> LocalGrid:
+    return LocalGrid(dict(enumerate([*(honest(seed) for seed in range(good)), *bad], 11)))
+
+
+def strategy(**settings: Any) -> ConsilienceStrategy:
+    return ConsilienceStrategy(**{"fraction_evaluate": 0.0, **settings})
+
+
+def distance(record: ArrayRecord) -> float:
+    return max(float(np.abs(record[name].numpy() - TRUTH[name]).max()) for name in SHAPES)
+
+
+def npy(header: bytes, data: bytes = b"", shape: tuple[int, ...] = (20,)) -> Array:
+    return Array(dtype="float32", shape=shape, stype="numpy.ndarray", data=header + data)
+
+
+def npy_header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def pickled() -> Array:
+    data = io.BytesIO()
+    np.save(data, np.array([print], dtype=object), allow_pickle=True)
+    return npy(data.getvalue())
+
+
+GOOD = noisy(99)
+BAD = {
+    "nan": (sends({**GOOD, "bias": np.full(20, np.nan)}), "'bias' holds nan at position 0"),
+    "inf": (sends({**GOOD, "bias": np.full(20, np.inf, "f4")}), "'bias' holds inf"),
+    "shape": (sends({**GOOD, "bias": np.zeros(1, "f4")}), r"has shape \(1,\), expected \(20,\)"),
+    "missing": (sends({"weight": GOOD["weight"]}), "'bias' is missing"),
+    "extra": (sends({**GOOD, "back door": np.zeros(3, "f4")}), "'back door' is not expected"),
+    "no-arrays": (sends({}), "'weight' is missing"),
+    "integers": (sends({**GOOD, "bias": np.zeros(20, int)}), "is int64, expected float"),
+    "text": (sends({**GOOD, "bias": np.array(["a"] * 20)}), "not a type of numbers"),
+    "empty": (Party(lambda m: RecordDict()), "0 array records"),
+    "two-records": (
+        Party(lambda m: RecordDict({"a": arrays(GOOD), "b": arrays(GOOD)})),
+        "2 array records",
+    ),
+    "count-0": (sends(GOOD, 0), "num-examples is 0, expected a positive number"),
+    "count-minus-1": (sends(GOOD, -1), "num-examples is -1"),
+    "count-nan": (sends(GOOD, float("nan")), "num-examples is nan"),
+    "count-list": (sends(GOOD, [1, 2]), r"num-examples is \[1, 2\]"),
+    "count-missing": (sends(GOOD, None), "num-examples is missing"),
+    "error": (Party(lambda m: Error(2, "Traceback...\nValueError: no data")), "ValueError: no dat"),
+    "dead": (Party(lambda m: Error(5, "Node unavailable"), source=1), "error 5: Node unavailable"),
+    "silent": (Party(lambda m: None), "no reply in the time allowed"),
+    "twice": (Party(lambda m: [content(GOOD), content(GOOD)]), "2 replies to one message"),
+    "stranger": (Party(lambda m: content(GOOD), source=77), "node 77 replied in its place"),
+    "pickle": (Party(lambda m: raw(pickled())), "'bias' is not a .npy array"),
+    "garbage": (Party(lambda m: raw(npy(b"not an array"))), "'bias' is not a .npy array"),
+    "hollow": (Party(lambda m: raw(npy(b""))), "'bias' is not a .npy array"),
+    "cut": (
+        Party(lambda m: raw(npy(Array(GOOD["bias"]).data[:-4]))),
+        "'bias' is not a .npy array",
+    ),
+    "huge-claim": (
+        Party(
+            lambda m: raw(
+                npy(npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (9**9**9,), }\n"))
+            )
+        ),
+        "'bias' is not a .npy array",
+    ),
+    "other-serialisation": (
+        Party(lambda m: raw(Array("float32", (20,), "pickle", b"cos\nsystem\n(S'x'\ntR."))),
+        "serialised as 'pickle'",
+    ),
+}
+
+
+def raw(bias: Array) -> RecordDict:
+    record = arrays(GOOD)
+    record["bias"] = bias
+    return RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})})
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_reply_is_rejected_by_name_and_the_rest_goes_on(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    party, reason = BAD[name]
+    chosen = strategy(record=tmp_path / "run.jsonl")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = chosen.start(federation(party), initial(), num_rounds=2)
+    assert distance(result.arrays) < 0.5
+    for number in (1, 2):
+        metrics = result.train_metrics_clientapp[number]
+        assert metrics["good-replies"] == 4
+        assert metrics["rejected-replies"] == 1
+        assert (metrics["named/15"], metrics["weight/15"]) == (2, 0.0)
+        assert sum(metrics[f"weight/{node}"] for node in range(11, 15)) == pytest.approx(1)
+    assert re.search(reason, chosen.reasons["15"])
+    assert chosen.rounds.rejections["15"]["times"] == 2
+    assert re.search(f"round 1: party 15 rejected: .*{reason}", caplog.text)
+    assert [
+        re.search(reason, r.rejected["15"]) is not None for r in Record.read(tmp_path / "run.jsonl")
+    ] == [True, True]
+
+
+def test_all_bad_replies_at_once():
+    grid = federation(*(party for party, _ in BAD.values()))
+    chosen = strategy()
+    result = chosen.start(grid, initial(), num_rounds=1)
+    assert distance(result.arrays) < 0.5
+    assert len(chosen.rounds.rejections) == len(BAD)
+
+
+def test_a_large_claim_of_samples_is_only_a_claim():
+    lie = sends(noisy(5, about=9.0), 1e12)
+    result = strategy().start(federation(lie), initial(), num_rounds=1)
+    assert distance(result.arrays) < 0.5
+    fedavg = FedAvg(fraction_evaluate=0.0).start(federation(lie), initial(), num_rounds=1)
+    assert distance(fedavg.arrays) > 5
+
+
+def test_without_adversaries_it_is_fedavg_but_for_small_differences():
+    good = federation()
+    ours = strategy(method="mean").start(good, initial(), num_rounds=1)
+    theirs = FedAvg(fraction_evaluate=0.0).start(good, initial(), num_rounds=1)
+    for name in SHAPES:
+        np.testing.assert_allclose(
+            ours.arrays[name].numpy(), theirs.arrays[name].numpy(), rtol=1e-6
+        )
+        assert ours.arrays[name].numpy().dtype == np.float32
+
+
+def test_an_adversary_is_named_in_metrics_and_log(caplog: pytest.LogCaptureFixture):
+    copies = [sends(noisy(7, about=-3.0)) for _ in range(2)]
+    chosen = strategy()
+    with caplog.at_level(logging.WARNING, "flwr"):
+        metrics = chosen.start(federation(*copies), initial(), num_rounds=1)
+    found = metrics.train_metrics_clientapp[1]
+    assert (found["named/15"], found["named/16"]) == (1, 1)
+    assert not any(f"named/{node}" in found for node in range(11, 15))
+    assert found["group/15"] == found["group/16"] == 1
+    assert found["noise/15"] > 10 * found["noise/11"]
+    assert "party 15 (weight" in caplog.text
+    assert "moves with 16" in chosen.reasons["15"]
+
+
+@pytest.mark.parametrize("good", [0, 1])
+def test_too_few_good_replies_leave_the_model(good: int, tmp_path: Path):
+    bad = [sends({}), sends({**GOOD, "bias": np.full(20, np.nan)})]
+    chosen = strategy(record=tmp_path / "run.jsonl")
+    result = chosen.start(federation(*bad, good=good), initial(), num_rounds=2)
+    assert float(np.abs(result.arrays["weight"].numpy()).max()) == 0
+    metrics = result.train_metrics_clientapp[2]
+    assert (metrics["model-changed"], metrics["rejected-replies"]) == (0, 2)
+    assert chosen.memory.rounds == 0
+    last = Record.read(tmp_path / "run.jsonl")[-1]
+    assert ("every update was rejected" if good == 0 else "1 usable updates") in str(last.note)
+    assert set(last.rejected) == {str(11 + good), str(12 + good)}
+
+
+def test_one_bad_party_does_not_stop_those_who_insist_on_all():
+    bad = sends({})
+    result = strategy(min_train_nodes=5).start(federation(bad), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["model-changed"] == 1
+    result = strategy(min_good=5).start(federation(bad), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["model-changed"] == 0
+    alone = strategy(min_train_nodes=1, min_available_nodes=1)
+    result = alone.start(federation(good=1), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["model-changed"] == 1
+
+
+@pytest.mark.parametrize(("step", "sent"), [(1.0, 3.0), (-0.5, -6.0)])
+def test_differences_and_gradients(step: float, sent: float):
+    parties = {n: sends(noisy(n, about=sent)) for n in range(5)}
+    parties[5] = sends({**GOOD, "bias": np.zeros(3, "f4")})
+    chosen = strategy(step=step)
+    start = arrays({name: np.full(shape, 1.0, "f4") for name, shape in SHAPES.items()})
+    result = chosen.start(LocalGrid(parties), start, num_rounds=1)
+    assert float(np.abs(result.arrays["weight"].numpy() - 4.0).max()) < 0.5
+    assert "expected (20,)" in chosen.reasons["5"]
+
+
+def test_most_parties_cannot_change_what_a_model_looks_like():
+    smaller = {"weight": np.zeros((3, 2), "f8"), "bias": np.zeros(2, "f8")}
+    wider = [sends({k: v.astype("f8") for k, v in noisy(s).items()}) for s in range(50, 60)]
+    grid = federation(*(sends(smaller) for _ in range(9)), *wider)
+    result = strategy().start(grid, initial(), num_rounds=1)
+    assert {name: result.arrays[name].numpy().shape for name in SHAPES} == SHAPES
+    assert result.arrays["bias"].numpy().dtype == np.float32
+
+
+def test_counters_and_fortran_order_and_scalars():
+    start = {
+        "weight": np.zeros((4, 3), np.float32),
+        "counter": np.array(7),
+        "scale": np.array(0.0),
+        "none": np.zeros((0, 3), np.float32),
+    }
+    new = {**start, "weight": np.asfortranarray(np.arange(12, dtype="f4").reshape(4, 3))}
+    new |= {"counter": np.array(8), "scale": np.array(2.5)}
+    grid = LocalGrid({n: sends(new) for n in range(4)})
+    result = strategy().start(grid, arrays(start), num_rounds=1)
+    assert list(result.arrays) == list(start)
+    for name, values in new.items():
+        found = result.arrays[name].numpy()
+        np.testing.assert_array_equal(found, values)
+        assert (found.dtype, found.shape) == (start[name].dtype, start[name].shape)
+
+
+def test_arrays_are_read_without_a_copy():
+    array = Array(np.arange(1000, dtype=np.float32))
+    view = flower_replies.tensor("x", array)
+    assert not view.flags.owndata
+    assert np.frombuffer(array.data, np.uint8).ctypes.data < view.ctypes.data
+    np.testing.assert_array_equal(view, array.numpy())
+
+
+def test_ids_from_replies():
+    parties = {101: honest(0, **{"partition-id": 0}), 102: honest(1, **{"partition-id": 1})}
+    parties |= {103: honest(2, **{"partition-id": 2})}
+    chosen = strategy(party_key="partition-id")
+    chosen.start(LocalGrid(parties), initial(), num_rounds=1)
+    assert set(chosen.consensus.weights) == {"0", "1", "2"}
+
+
+def test_an_id_cannot_be_taken_from_another_nor_left_behind():
+    def claims(*ids: int) -> Party:
+        return Party(
+            lambda m: content(
+                noisy(int(m.metadata.dst_node_id)),
+                **{"partition-id": ids[min(m.content["config"]["server-round"], len(ids)) - 1]},
+            )
+        )
+
+    # 103 claims 0 from the second round on, 104 and 105 the same id at once, 106 none.
+    parties = {101: claims(0), 102: claims(1), 103: claims(2, 0), 104: claims(9), 105: claims(9)}
+    parties[106] = sends(noisy(106))
+    chosen = strategy(party_key="partition-id")
+    for rounds in (1, 2):
+        chosen.start(LocalGrid(parties), initial(), num_rounds=rounds)
+        everyone = {"0", "1", "2", "node-104", "node-105", "node-106"}
+        assert set(chosen.consensus.weights) == everyone
+        assert not chosen.consensus.rejected
+
+
+def test_a_dead_node_is_named_before_it_was_ever_heard_of():
+    parties = {n: honest(n, **{"partition-id": n}) for n in range(3)}
+    parties[3] = Party(lambda m: Error(5, "gone"), source=1)
+    chosen = strategy(party_key="partition-id")
+    chosen.start(LocalGrid(parties), initial(), num_rounds=1)
+    assert chosen.reasons == {"node-3": "error 5: gone"}
+
+
+def test_metrics_of_liars_do_not_count():
+    grid = federation(sends(noisy(7, about=-30.0), loss=1e300, surprise=1.0), good=0)
+    for node in range(4):
+        said = {"loss": 0.5 + node / 100, "curve": [1.0, node / 100], "weight/5": 77.0}
+        grid.parties[node] = honest(node, **said)
+    grid.parties[5] = sends(noisy(5), loss=float("nan"), curve=[1.0])
+    metrics = strategy().start(grid, initial(), num_rounds=1).train_metrics_clientapp[1]
+    assert 0.5 <= metrics["loss"] <= 0.53
+    assert metrics["curve"][0] == 1.0
+    assert "surprise" not in metrics
+    assert "num-examples" not in metrics
+    assert metrics["weight/5"] <= 1
+
+
+def test_evaluation_survives_too():
+    def evaluator(accuracy: Any) -> Party:
+        def answer(message: Message) -> Any:
+            if message.metadata.message_type == "train":
+                return content(noisy(int(message.metadata.dst_node_id)))
+            if accuracy is None:
+                return Error(2, "no")
+            return RecordDict({"m": MetricRecord({"num-examples": 1, "accuracy": accuracy})})
+
+        return Party(answer)
+
+    said = [0.8, 0.81, 0.82, None, float("nan"), 1e9]
+    grid = LocalGrid({n: evaluator(a) for n, a in enumerate(said)})
+    grid.parties[9] = Party(
+        lambda m: RecordDict() if m.metadata.message_type == "evaluate" else content(noisy(9))
+    )
+    result = ConsilienceStrategy().start(grid, initial(), num_rounds=1)
+    assert 0.8 <= result.evaluate_metrics_clientapp[1]["accuracy"] <= 0.82
+
+
+def test_a_metrics_function_of_ones_own_may_fail():
+    def careful(records: list[RecordDict], key: str) -> MetricRecord:
+        return aggregate_metricrecords(records, key)
+
+    uneven = federation(sends(GOOD, loss=1.0))  # FedAvg's function needs the same of all
+    uneven.parties[16] = sends(noisy(98), loss=[1.0])
+    result = strategy(train_metrics_aggr_fn=careful).start(uneven, initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["good-replies"] == 6
+    even = federation()
+    result = strategy(train_metrics_aggr_fn=careful).start(even, initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["good-replies"] == 4
+
+
+def test_it_takes_fedavgs_arguments_in_fedavgs_places():
+    chosen = ConsilienceStrategy(0.5, 0.0, 3, 4, 5, "weight", method="ivar-vb")
+    assert (chosen.fraction_train, chosen.min_train_nodes, chosen.weighted_by_key) == (
+        0.5,
+        3,
+        "weight",
+    )
+    with pytest.raises(cs.ConsilienceError, match="unknown method"):
+        ConsilienceStrategy(method="no such")
+
+
+def test_sample_counts_can_be_left_out():
+    grid = LocalGrid({n: sends(noisy(n), None) for n in range(4)})
+    result = strategy(weighted_by_key=None).start(grid, initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["good-replies"] == 4
+
+
+def test_driven_by_hand_as_fedavg_is():
+    asked = [Message(RecordDict(), node, "train") for node in range(4)]
+    replies = []
+    for message in asked:
+        reply = Message(content(noisy(message.metadata.dst_node_id)), reply_to=message)
+        replies.append(reply)
+    found, metrics = strategy().aggregate_train(1, replies)
+    assert distance(found) < 0.5
+    assert metrics["good-replies"] == 4
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path):
+    settings = {"checkpoint": tmp_path / "run", "record": tmp_path / "run.jsonl"}
+    bad = sends(noisy(7, about=-3.0)), sends({})
+    heard: list[int] = []
+
+    def evaluate(server_round: int, model: ArrayRecord) -> MetricRecord:
+        heard.append(server_round)
+        return MetricRecord({"accuracy": 0.1 * server_round})
+
+    whole = strategy().start(federation(*bad), initial(), num_rounds=5, evaluate_fn=evaluate)
+    assert heard == [0, 1, 2, 3, 4, 5]
+    first = strategy(**settings)
+    first.start(federation(*bad), initial(), num_rounds=3, evaluate_fn=evaluate)
+    heard.clear()
+    second = strategy(**settings)
+    result = second.start(federation(*bad), initial(), num_rounds=5, evaluate_fn=evaluate)
+    assert heard == [3, 4, 5]
+    assert list(result.train_metrics_clientapp) == [4, 5]
+    assert second.memory.rounds == 5
+    assert second.rounds.rejections["16"]["times"] == 5
+    assert [r.round for r in Record.read(settings["record"])] == [1, 2, 3, 4, 5]
+    assert Record.read(settings["record"])[-1].accuracy == pytest.approx(0.5)
+    for name in SHAPES:
+        np.testing.assert_array_equal(result.arrays[name].numpy(), whole.arrays[name].numpy())
+    done = strategy(**settings).start(federation(*bad), initial(), num_rounds=5)
+    for name in SHAPES:
+        np.testing.assert_array_equal(done.arrays[name].numpy(), whole.arrays[name].numpy())
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
+    strategy(checkpoint=tmp_path).start(federation(), initial(), num_rounds=1)
+    other = arrays({"weight": np.zeros((2, 2), np.float32)})
+    with pytest.raises(CheckpointError, match=r"'weight' is float32 of shape \(30, 20\), expected"):
+        strategy(checkpoint=tmp_path).start(federation(), other, num_rounds=2)
+
+
+def test_clients_are_told_the_round_of_the_whole_run(tmp_path: Path):
+    rounds = []
+
+    def answer(message: Message) -> RecordDict:
+        rounds.append(message.content["config"]["server-round"])
+        return content(noisy(int(message.metadata.dst_node_id)))
+
+    grid = LocalGrid({n: Party(answer) for n in range(2)})
+    for total in (1, 2):
+        strategy(checkpoint=tmp_path).start(
+            grid, initial(), num_rounds=total, train_config=ConfigRecord({"lr": 0.1})
+        )
+    assert rounds == [1, 1, 2, 2]
+
+
+def test_nobody_was_asked_but_all_are_dead():
+    grid = LocalGrid({n: Party(lambda m: None) for n in range(2)})
+    result = strategy().start(grid, initial(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["rejected-replies"] == 2
+    assert float(np.abs(result.arrays["weight"].numpy()).max()) == 0

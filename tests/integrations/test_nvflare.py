@@ -1,0 +1,149 @@
+"""The aggregator with FLARE's own models, and once in FLARE's simulator."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvflare.apis.fl_context import FLContextManager
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.abstract.model import make_model_learnable
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+import consilience as cs
+from consilience.integrations.nvflare import ConsilienceAggregator
+from consilience.record import Record
+
+JOB = Path(__file__).parents[2] / "examples" / "nvflare" / "job.py"
+
+
+def weights(seed: int, about: float = 3.0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {"w": (about + 0.1 * rng.standard_normal((20, 30))).astype(np.float32)}
+
+
+def sent(name: str, params: Any, kind: str = "FULL", **more: Any) -> FLModel:
+    meta = {"client_name": name, **more.pop("meta", {})}
+    return FLModel(params_type=kind, params=params, meta=meta, **more)
+
+
+def aggregator(model: dict[str, Any] | None, round: int = 0, **settings: Any) -> Any:
+    found = ConsilienceAggregator(**settings)
+    found.fl_ctx = FLContextManager().new_context()
+    at(found, model, round)
+    return found
+
+
+def at(found: Any, model: dict[str, Any] | None, round: int) -> None:
+    if model is not None:
+        found.fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, make_model_learnable(model, {}))
+    found.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, round)
+
+
+def answer(found: Any, model: dict[str, Any], *results: FLModel) -> dict[str, Any]:
+    """What FLARE makes the next model from."""
+    found.reset_stats()
+    for result in results:
+        found.accept_model(result)
+    start = FLModel(params=dict(model))
+    after: dict[str, Any] = FLModelUtils.update_model(start, found.aggregate_model()).params
+    return after
+
+
+ZERO = {"w": np.zeros((20, 30), np.float32)}
+GOOD = [sent(f"site-{j}", weights(j)) for j in range(4)]
+BAD = {
+    "nan": (sent("eve", {"w": np.full((20, 30), np.nan, "f4")}), "holds nan"),
+    "shape": (sent("eve", {"w": np.zeros(3, "f4")}), "has shape (3,)"),
+    "missing": (sent("eve", {}), "'w' is missing"),
+    "extra": (sent("eve", {**weights(9), "x": np.zeros(3)}), "'x' is not expected"),
+    "no-tensor": (sent("eve", {"w": "rm -rf"}), "expected a tensor, found str"),
+    "no-tree": (sent("eve", "rm -rf"), "expected a tensor, found str"),
+    "kind": (sent("eve", weights(9), "DIFF"), "sent DIFF, expected FULL"),
+    "count": (
+        sent("eve", weights(9), meta={"NUM_STEPS_CURRENT_ROUND": -1}),
+        "its sample count is -1",
+    ),
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_result_is_rejected_by_name(name: str, known: bool, tmp_path: Path):
+    bad, reason = BAD[name]
+    found = aggregator(ZERO if known else None, record=str(tmp_path / "run.jsonl"))
+    after = answer(found, ZERO, *GOOD, bad)
+    assert float(np.abs(after["w"] - 3).max()) < 0.5
+    assert after["w"].dtype == np.float32
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert reason in only.rejected["eve"]
+    assert len(only.parties) == 4
+
+
+def test_two_results_of_one_client_count_for_nothing(tmp_path: Path):
+    found = aggregator(ZERO, record=str(tmp_path / "run.jsonl"))
+    answer(found, ZERO, *GOOD, GOOD[0])
+    assert "2 results in one round" in Record.read(tmp_path / "run.jsonl")[0].rejected["site-0"]
+
+
+def test_poison_and_metrics():
+    found = aggregator(ZERO)
+    poison = sent("eve", weights(9, about=-30.0), metrics={"accuracy": 1e9})
+    good = [sent(f"site-{j}", weights(j), metrics={"accuracy": 0.5 + j / 100}) for j in range(4)]
+    for result in [*good, poison]:
+        found.accept_model(result)
+    after = found.aggregate_model()
+    assert float(np.abs(after.params["w"] - 3).max()) < 0.5
+    assert 0.5 <= after.metrics["accuracy"] <= 0.53
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_differences(known: bool):
+    start = {"w": np.ones((20, 30), np.float32)}
+    found = aggregator(start if known else None, params_type="DIFF")
+    results = [sent(f"site-{j}", weights(j), "DIFF") for j in range(4)]
+    after = answer(found, start, *results)
+    assert float(np.abs(after["w"] - 4).max()) < 0.5
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_too_few_good_results_leave_the_model(known: bool):
+    start = {"w": np.full((20, 30), 7.0, np.float32)}
+    found = aggregator(start if known else None)
+    assert answer(found, start, GOOD[0], BAD["nan"][0])["w"].min() == 7.0
+    assert answer(found, start)["w"].min() == 7.0
+
+
+def test_memory_is_kept_over_rounds_and_jobs(tmp_path: Path):
+    kept = str(tmp_path / "memory.npz")
+    for job in range(2):
+        found = aggregator(ZERO, memory=kept)
+        for round in range(2):
+            at(found, ZERO, round)
+            answer(found, ZERO, *GOOD)
+            assert cs.Memory.load(kept).rounds == 2 * job + round + 1
+
+
+@pytest.mark.integration
+def test_the_example_in_flares_simulator(tmp_path: Path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    options = ["--honest=2", "--adversaries=1", "--attack=nan", "--rounds=2", f"--out={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, JOB, *options],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = Record.read(tmp_path / "run.jsonl")
+    assert [r.round for r in record] == [1, 2]
+    for found in record:
+        assert set(found.parties) == {"site-1", "site-2"}
+        assert "holds nan" in found.rejected["site-3"]
+    assert cs.Memory.load(tmp_path / "memory.npz").rounds == 2
