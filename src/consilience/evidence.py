@@ -17,7 +17,7 @@ up: rounds with the same parties merge into one `Block`, weighted by their numbe
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,24 +27,30 @@ import numpy.typing as npt
 
 from consilience.errors import UpdateError
 from consilience.parallel import in_order, stripes
+from consilience.tensors import Array
 from consilience.updates import Updates, parse
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
+Spans = list[tuple[int, int]]
 
 # Up to so many coordinates all are read, in double precision.
 SMALL = 1 << 17
-# What the largest error of a sampled distance should be, and where that takes too many coordinates
-# (more than one in six), the share of them that is read: see `sampled_spans`.
-_ERROR = 0.0075
-SHARE = 16
+# What the largest error of a sampled distance should be, and how many numbers are read for it at
+# most: see `sampled_spans`.
+_ERROR = 0.007
+_NUMBERS = 1 << 23
 _SPAN = 4096
-# OpenBLAS multiplies matrices of at most this many multiplications with a kernel made for small
-# ones, four times faster for ten parties than its general kernel, and on the thread that asks: more
-# parties than _TILE are multiplied tile by tile.
-_SMALL_PRODUCT = 1_000_000
+# OpenBLAS multiplies matrices of at most a million multiplications with a kernel made for small
+# ones, twice to four times as fast as its general one, and on the thread that asks: so parties are
+# multiplied tile by tile. numpy lets other threads run during a call, so a call is made to last:
+# it multiplies many pairs of small matrices, _BATCH numbers in all.
+_SMALL_PRODUCT = 500_000
 _TILE = 32
+_BATCH = 1 << 20
+# Updates whose squares are this many times their squared distances have to be centred.
+_NEAR = 100.0
 # A reference this many times farther from its peers than another party is not a good one.
 _FAR = 1000.0
 
@@ -66,6 +72,12 @@ class Block:
         products: Matrix = 0.5 * (from_there[:, None] + from_there - self.distances)
         return products
 
+    @property
+    def smallest(self) -> float:
+        """The least positive squared distance between two parties; infinite if there is none."""
+        pairs = self.distances[:-1, :-1]
+        return float(pairs[pairs > 0].min(initial=np.inf))
+
     def residuals(self, weights: Vector) -> Vector:
         """Return each point's mean squared distance from the weighted mean of all points.
 
@@ -74,21 +86,6 @@ class Block:
         """
         pulled = self.gram @ weights
         return np.diag(self.gram) - 2 * pulled + weights @ pulled
-
-    def corrected(self, weights: Vector, squares: Vector) -> Block:
-        """Return the block with each point's mean squared distance from the weighted mean as it
-        was measured, and correlations of the residuals as they are.
-
-        A sampled distance errs mostly by what the sample says of each party's length.
-        """
-        products = residual_products(self.distances, weights)
-        expected = np.diag(products)
-        scale = np.sqrt(np.where(expected > 0, squares / np.where(expected > 0, expected, 1), 1))
-        products = products * scale[:, None] * scale
-        lengths = np.diag(products)
-        distances = np.maximum(lengths[:, None] + lengths - 2 * products, 0.0)
-        np.fill_diagonal(distances, 0.0)
-        return Block(self.parties, distances, self.count)
 
     def discounted(self, factor: float) -> Block:
         """Return the same distances, believed less."""
@@ -146,11 +143,7 @@ class Evidence:
     def smallest(self) -> float:
         """The smallest noise worth telling from none: half the least positive squared distance
         between two parties, or zero if all are equal."""
-        least = np.inf
-        for block in self.blocks:
-            pairs = block.distances[:-1, :-1]
-            positive = pairs[pairs > 0]
-            least = min(least, float(positive.min(initial=np.inf)))
+        least = min((block.smallest for block in self.blocks), default=np.inf)
         return least / 2 if np.isfinite(least) else 0.0
 
     def __add__(self, other: Evidence) -> Evidence:
@@ -219,16 +212,15 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
     spans = [(0, updates.size)] if exact else sampled_spans(updates)
     coarse = updates.size > SMALL and not updates.wide
     with np.errstate(over="ignore", invalid="ignore"):
-        reference = _likely_medoid(updates, spans)
-        distances, lost = _distances(
-            updates, spans, reference, np.float32 if coarse else np.float64
-        )
+        reference, near = _likely_medoid(updates, spans)
+        about = reference if near or not coarse or not exact else None
+        distances, lost = _distances(updates, spans, about, np.float32 if coarse else np.float64)
         if coarse and lost:
             distances, lost = _distances(updates, spans, reference, np.float64)
         # A party may look like its peers in the first coordinates alone, to spoil the others'
         # distances with differences as large as it is in the rest.
         typical = np.median(distances[:-1, :-1], axis=1)
-        if typical[reference] > _FAR * typical.min():
+        if about is not None and typical[reference] > _FAR * typical.min():
             distances, lost = _distances(updates, spans, int(np.argmin(typical)), np.float64)
     if not np.isfinite(distances).all():
         # Whoever is at a distance from nobody but itself is to blame, where it is that clear.
@@ -242,13 +234,13 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
     return updates, Evidence((Block(updates.parties, distances, float(seen)),))
 
 
-def sampled_spans(updates: Updates) -> list[tuple[int, int]]:
+def sampled_spans(updates: Updates) -> Spans:
     """Return spans of coordinates, one at a random place in each of many equal stretches.
 
-    Of n coordinates, a party's distance has a relative error of √(2/n), and the largest of J such
-    errors is about √(2 log 2J) times that. n is chosen for a largest error of _ERROR; where that is
-    too many, a small share is read, and the second pass, which measures every party's distance from
-    the consensus in all coordinates, corrects the rest (`Block.corrected`).
+    Of n coordinates, a party's distance from the others has a relative error of √(2/n), and the
+    largest of J such errors is about √(2 log 2J) times as large. n is chosen for a largest error of
+    _ERROR; but the cost of n coordinates grows as J², so that the more parties there are, the fewer
+    coordinates are read of each.
 
     The places are drawn with a seed made from the updates themselves: the same updates give the
     same evidence, yet no party can know beforehand which of its coordinates will be looked at.
@@ -256,10 +248,10 @@ def sampled_spans(updates: Updates) -> list[tuple[int, int]]:
     size = updates.size
     if size <= SMALL:
         return [(0, size)]
-    wanted = int(4 * np.log(2 * len(updates.parties)) / _ERROR**2)
-    if 6 * wanted > size:
-        wanted = max(SMALL // 4, size // SHARE)
-    stretches = np.linspace(0, size, wanted // _SPAN + 1).astype(np.int64)
+    wanted = 4 * np.log(2 * len(updates.parties)) / _ERROR**2
+    wanted /= 1 + wanted / size  # what was not looked at is the less, the more was
+    count = int(min(wanted, max(SMALL // 8, _NUMBERS // len(updates.parties))))
+    stretches = np.linspace(0, size, count // _SPAN + 1).astype(np.int64)
     random = np.random.default_rng(_fingerprint(updates))
     room = np.diff(stretches) - _SPAN
     starts = stretches[:-1] + random.integers(0, room + 1)
@@ -277,30 +269,37 @@ def _fingerprint(updates: Updates) -> int:
 
 def _distances(
     updates: Updates,
-    spans: list[tuple[int, int]],
-    reference: int,
+    spans: Spans,
+    reference: int | None,
     dtype: type[np.floating[Any]],
 ) -> tuple[Matrix, bool]:
     """Return mean squared distances over the spans, and whether rounding may show in them.
 
     The sums are of differences from one of the parties, the reference, so that what the updates
-    have in common does not cancel.
+    have in common does not cancel; with None, where it does not matter, of the updates themselves.
     """
     points = len(updates.parties) + 1
-    width = max(256, min(8192, _SMALL_PRODUCT // min(points, _TILE) ** 2))
+    tile = -(-points // -(-points // _TILE))  # as equal as can be
+    seen = sum(stop - start for start, stop in spans)
+    depth = min(seen, max(256, min(8192, _SMALL_PRODUCT // tile**2)))
+    batch = max(1, min(_BATCH // (points * depth), seen // depth))
+    as_it_lies = reference is None and updates.stack is not None and updates.center is None
 
-    def products(chunks: Sequence[tuple[int, int]]) -> Matrix:
-        total, buffer = np.zeros((points, points)), np.empty((points, width), dtype)
-        for start, stop in chunks:
-            chunk = buffer[:, : stop - start]
-            updates.read(start, stop, chunk, about=reference)
-            _add_products(total, chunk)
+    def products(groups: Sequence[Spans]) -> Matrix:
+        total = np.zeros((points, points))
+        buffer = np.empty((points, batch * depth), dtype)
+        for group in groups:
+            rows = buffer
+            if as_it_lies and group[0][1] - group[0][0] == batch * depth:
+                rows = updates.stack[:, slice(*group[0])]  # type: ignore[index]
+            else:
+                _gather(updates, group, buffer, reference)
+            _add_products(total, rows.reshape(len(rows), batch, depth).transpose(1, 0, 2), tile)
         return total
 
-    chunks = list(_chunks(spans, width))
-    work = stripes(chunks, points * sum(stop - start for start, stop in spans))
+    groups = list(_groups(spans, batch * depth))
     gram = np.zeros((points, points))
-    for total in in_order(products, work):
+    for total in in_order(products, stripes(groups, points * seen * max(1, points // 10))):
         gram += total
     gram = np.tril(gram) + np.tril(gram, -1).T
     squares = np.diag(gram)
@@ -311,36 +310,60 @@ def _distances(
     ratio = distances[parties, parties][apart] < 1e-3 * sums[parties, parties][apart]
     lost = bool(ratio.any()) or not np.isfinite(gram).all()
     np.fill_diagonal(distances, 0.0)
-    return distances / sum(stop - start for start, stop in spans), lost
+    return distances / seen, lost
 
 
-def _add_products(total: Matrix, chunk: npt.NDArray[Any]) -> None:
-    """Add the inner products of a chunk's rows to the lower triangle of a matrix."""
-    points = len(chunk)
-    tile = -(-points // -(-points // _TILE))  # as equal as can be
+def _gather(updates: Updates, group: Spans, buffer: Array, reference: int | None) -> None:
+    """Read spans side by side into the buffer, and fill what is left of it with zeros."""
+    at = 0
+    for start, stop in group:
+        updates.read(start, stop, buffer[:, at : at + stop - start], about=reference)
+        at += stop - start
+    buffer[:, at:] = 0
+
+
+def _add_products(total: Matrix, slices: Array, tile: int) -> None:
+    """Add the inner products of rows, cut into slices (batch, rows, depth), to a lower triangle."""
+    points = slices.shape[1]
     for low in range(0, points, tile):
-        rows = chunk[low : low + tile]
-        high = low + len(rows) - 1
+        rows = slices[:, low : low + tile]
+        high = low + rows.shape[1]
         for at in range(0, low, tile):
-            total[low : high + 1, at : at + tile] += rows @ chunk[at : at + tile].T
+            other = slices[:, at : at + tile].transpose(0, 2, 1)
+            total[low:high, at : at + tile] += (rows @ other).sum(axis=0)
         # The same array on both sides would make numpy call the slow symmetric product.
-        total[low : high + 1, low:high] += rows @ rows[:-1].T
-        total[high, high] += rows[-1] @ rows[-1]
+        others, last = rows[:, :-1].transpose(0, 2, 1), rows[:, -1]
+        total[low:high, low : high - 1] += (rows @ others).sum(axis=0)
+        total[high - 1, high - 1] += np.einsum("bk,bk->", last, last)
 
 
-def _chunks(spans: list[tuple[int, int]], width: int) -> Iterable[tuple[int, int]]:
+def _groups(spans: Spans, width: int) -> Iterator[Spans]:
+    """Yield the spans again, in groups of so many coordinates; long ones are cut."""
+    group: list[tuple[int, int]] = []
+    room = width
     for start, stop in spans:
-        for at in range(start, stop, width):
-            yield at, min(at + width, stop)
+        while start < stop:
+            end = min(stop, start + room)
+            group.append((start, end))
+            room -= end - start
+            start = end
+            if room == 0:
+                yield group
+                group, room = [], width
+    if group:
+        yield group
 
 
-def _likely_medoid(updates: Updates, spans: list[tuple[int, int]]) -> int:
-    """Return the party whose median distance from the others is least in the first coordinates:
-    differences from a wild one would be as large as it is."""
+def _likely_medoid(updates: Updates, spans: Spans) -> tuple[int, bool]:
+    """Return the party whose median distance from the others is least in the first coordinates
+    (differences from a wild one would be as large as it is), and whether parties are so close to
+    each other that they have to be centred."""
     start, stop = spans[0]
     stop = min(stop, start + 512)
     chunk = np.empty((len(updates.parties), stop - start))
     updates.read(start, stop, chunk)
     squares = np.einsum("jk,jk->j", chunk, chunk)
     distances = squares[:, None] + squares - 2 * (chunk @ chunk.T)
-    return int(np.argmin(np.nan_to_num(np.median(distances, axis=1), nan=np.inf)))
+    typical = np.nan_to_num(np.median(distances, axis=1), nan=np.inf)
+    near = not np.median(squares) < _NEAR * np.median(typical)
+    return int(np.argmin(typical)), near

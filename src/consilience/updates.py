@@ -66,17 +66,23 @@ class Updates:
         return [(at, min(at + width, self.size)) for at in range(0, self.size, width)]
 
     def rows(self, chosen: Array, start: int, stop: int, buffer: Array) -> Array:
-        """Return coordinates start..stop of the chosen parties (J is the centre), as they lie if
-        that is in one array, or read into the buffer."""
+        """Return coordinates start..stop of the chosen parties, as they lie if that is in one
+        array, or read into the buffer."""
         stack = self.stack
         if stack is not None and stack.dtype == buffer.dtype and len(chosen) == len(stack):
             return stack[:, start:stop]
         rows = buffer[:, : stop - start]
-        everybody = self.leaves if self.center is None else (*self.leaves, self.center)
         for path, low, high, at in self.pieces(start, stop):
             for row, party in zip(rows, chosen, strict=True):
-                everybody[party][path].read(low, high, row[at : at + high - low])
+                self.leaves[party][path].read(low, high, row[at : at + high - low])
         return rows
+
+    def centre(self, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
+        """Return coordinates start..stop of the centre."""
+        out = np.empty((1, stop - start), dtype)
+        self._read_centre(start, stop, out)
+        coordinates: Array = out[0]
+        return coordinates
 
     def read(self, start: int, stop: int, out: Array, about: int | None = None) -> None:
         """Write coordinates start..stop of every party into the rows of ``out``, and below them

@@ -63,13 +63,11 @@ class Shard:
             updates.size,
         )
 
-    def combine(
-        self, bad: Mapping[str, str], weights: Vector, measure: bool, near: bool
-    ) -> tuple[Any, Vector]:
-        """Return the shard of the consensus, and the sums of squared distances from it."""
+    def combine(self, bad: Mapping[str, str], weights: Vector, check: bool) -> tuple[Any, float]:
+        """Return the shard of the consensus, and its part of how far off the jury is."""
         updates = self._without(bad)
-        value, squares = combine(updates, weights, measure=measure, near=near)
-        return updates.rebuild(value, int(np.argmax(weights[:-1]))), squares * updates.size
+        value, off = combine(updates, weights, check=check)
+        return updates.rebuild(value, int(np.argmax(weights[:-1]))), off * updates.size
 
     def _without(self, bad: Mapping[str, str]) -> Updates:
         return self.updates.without({p: r for p, r in bad.items() if p in self.updates.parties})
@@ -97,7 +95,7 @@ class Shards:
     parties: tuple[str, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
     size: int = 0
-    parts: list[Any] = field(default_factory=list)  # futures of (value, squares), one per shard
+    parts: list[Any] = field(default_factory=list)  # futures of (value, off), one per shard
 
     def observe(self, *, exact: bool) -> Evidence:
         """Add up the evidence of all shards; who is rejected by one is left out of all."""
@@ -117,26 +115,24 @@ class Shards:
         count = float(sum(one.count for one in seen))
         return Evidence((Block(self.parties, np.asarray(distances), count),))
 
-    def combine(self, weights: Vector, *, measure: bool, near: bool) -> Vector:
-        """Have each worker form its shards of the sum; only squared distances come back."""
+    def combine(self, weights: Vector, *, check: bool) -> float:
+        """Have each worker form its shards of the sum; only a number comes back."""
         self.parts = [
             self.client.submit(
                 Shard.combine,
                 shard,
                 dict(self.rejected),
                 weights,
-                measure,
-                near,
+                check,
                 pure=False,
                 retries=_RETRIES,
             )
             for shard in self.shards
         ]
-        squares = self.client.gather(
+        off = self.client.gather(
             [self.client.submit(_second, part, pure=False) for part in self.parts]
         )
-        total: Vector = np.sum(squares, axis=0) / self.size
-        return total
+        return float(sum(off)) / self.size
 
     def _each(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
         futures = [
@@ -196,9 +192,9 @@ def aggregate_shards(
     return conclude(engine, value, verdict, {"all": perf_counter() - started})
 
 
-def _second(part: tuple[Any, Vector]) -> Vector:
+def _second(part: tuple[Any, float]) -> float:
     return part[1]
 
 
-def _saved(save: Save | None, number: int, part: tuple[Any, Vector]) -> Any:
+def _saved(save: Save | None, number: int, part: tuple[Any, float]) -> Any:
     return part[0] if save is None else save(number, part[0])
