@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.coordinatewise import TrimmedMean, shares
+from consilience.coordinatewise import FEW, TrimmedMean, shares
 from consilience.evidence import SMALL, Block, Vector
 from consilience.parallel import in_order, stripes
 from consilience.tensors import Array
@@ -18,7 +18,7 @@ Spans = Sequence[tuple[int, int]]
 
 _CHUNK = 1 << 20  # numbers: a few megabytes last a call long enough for threads to take turns
 _COLUMNS = 1 << 13  # in a chunk of a coordinate-wise rule: enough to hide what a call costs
-_TOLD = 16  # chunks, of which one tells who contributed to a coordinate-wise rule
+_TOLD = 64  # chunks, of which one tells who contributed to a coordinate-wise rule
 _EVERY = 12  # parties, of which one is in the jury
 
 
@@ -114,15 +114,15 @@ def reduce_coordinates(
 ) -> tuple[Storage, Vector, Vector]:
     """Return a coordinate-wise rule's value, each party's share in it and its squared distance.
 
-    Where there are many coordinates, shares and distances are those of every sixteenth chunk,
-    unless ``exact``. The distances are NaN if some number is too large for its square to exist,
+    Where there are many coordinates, shares and distances are those of one chunk in so many, unless
+    ``exact``. The distances are NaN if some number is too large for its square to exist,
     or none at all.
     """
     count, everybody = len(updates.parties), np.arange(len(updates.parties))
     model = updates.leaves[updates.template()]
     value = {path: model[path].empty() for path in updates.floats}
     dtype = np.dtype(np.float64 if updates.wide or precise else np.float32)
-    width = max(1024, min(_COLUMNS, _COLUMNS * 32 // count))
+    width = max(1024, min(_COLUMNS, _COLUMNS * FEW // count))
     told = 1 if exact or updates.size <= SMALL else _TOLD
 
     def reduce(spans: Spans) -> tuple[Vector, Vector, int]:
@@ -145,6 +145,7 @@ def reduce_coordinates(
         return said, squares, seen
 
     said, squares, seen = np.zeros(count), np.zeros(count), 0
-    for found in in_order(reduce, stripes(updates.chunks(width), updates.size * count)):
+    work = stripes(updates.chunks(width), updates.size * count)
+    for found in in_order(reduce, work, 1 if count <= FEW else None):
         said, squares, seen = said + found[0], squares + found[1], seen + found[2]
     return value, said / seen, squares / seen
