@@ -516,7 +516,8 @@ def pairwise(rounds, slack=None):
         for a, b in D:
             expected = max(s[a] + s[b], 1.5 * (1 - slack**-2) * t)
             spread = 2 / 9 / seen[a, b]
-            nearest = max(1 - spread - 2 * spread**0.5, 0.2) ** 3
+            rarely = 2 * min(1, len(names) / 50) ** 3
+            nearest = max(1 - spread - rarely * spread**0.5, 0.2) ** 3
             shared[a, b] = min(max(1 - D[a, b] / expected / nearest, 0), 1) ** slack
         vote = {a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -2 for a in names}
         t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])

@@ -50,7 +50,7 @@ _EXACT = 1e-2
 _NEARLY_ALL = 1.25  # times the sum's lowest value: at most one pair in 36 does not fit at all
 _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _PULL = 1e-6  # towards half the typical distance, for parties the pairs leave undetermined
-_RARELY = 2.0  # standard deviations
+_RARELY, _MANY = 2.0, 50  # standard deviations, among so many parties
 _LEAST_NEAR = 0.2  # cubed, of the expected distance: nearer is no chance, however little was seen
 _UPPER_QUARTILE = 1.15  # of |N(0, 1)|
 
@@ -204,11 +204,12 @@ def chance(counts: Matrix) -> Matrix:
     """Return the correlation that two independent parties rarely seem to have, n coordinates seen.
 
     D_jl/(s_j + s_l) is then χ²/n; by Wilson and Hilferty its cube root is nearly normal, with mean
-    1 − 2/9n and variance 2/9n. Without this, what many parties seem to share would grow with their
-    number and with the share of coordinates not looked at.
+    1 − 2/9n and variance 2/9n. What seems to be shared by chance adds up over peers, so that it
+    matters where these are many, and the bar is raised with their number.
     """
     variance = 2 / (9 * np.maximum(counts, 1e-300))
-    nearest: Matrix = np.maximum(1 - variance - _RARELY * np.sqrt(variance), _LEAST_NEAR) ** 3
+    rarely = _RARELY * min(1.0, len(counts) / _MANY) ** 3
+    nearest: Matrix = np.maximum(1 - variance - rarely * np.sqrt(variance), _LEAST_NEAR) ** 3
     return 1 - nearest
 
 
