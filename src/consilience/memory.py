@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from consilience.beliefs import Beliefs, Known, Latent
 from consilience.errors import ConsilienceError, MemoryFileError
 from consilience.evidence import Block, Evidence
+from consilience.whole import whole
 
 _FORMAT = "consilience-memory"
 _VERSION = 1
@@ -88,19 +88,10 @@ class Memory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory to a file: whole or not at all."""
-        target = Path(path)
         header, arrays = self._pack()
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        try:
-            with open(partial, "xb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with whole(path) as partial, open(partial, "xb") as file:
+            np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 
 from consilience.errors import TableError
 from consilience.evidence import Vector
+from consilience.whole import whole
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -194,7 +193,7 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
     path = Path(path)
     check_output(path)
     blank = {name: [None if _missing(one) else one for one in c] for name, c in columns.items()}
-    with _atomic(path) as partial:
+    with whole(path) as partial:
         if path.suffix.lower() in PARQUET:
             arrow, parquet = _pyarrow()
             try:
@@ -221,20 +220,6 @@ def check_output(path: Path, source: Path | None = None) -> None:
         raise TableError(f"{path}: expected a file in a folder that exists")
     if kind in PARQUET:
         _pyarrow()
-
-
-@contextmanager
-def _atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary name that becomes the real one if all goes well."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        yield partial
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _pyarrow() -> tuple[Any, Any]:

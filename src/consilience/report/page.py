@@ -6,12 +6,12 @@ import base64
 import hashlib
 import json
 import os
-import secrets
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from consilience.record import lines
+from consilience.whole import whole
 
 _ORDER = ("run", "findings", "tables", "charts", "views", "plots", "page")
 SCRIPTS = ("vendor/echarts.js", *(f"{name}.js" for name in _ORDER))
@@ -22,17 +22,8 @@ _CORRELATIONS = 1 << 20  # characters
 def write(record: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
     """Write the page of a record, whole or not at all; return the number of rounds in it."""
     found, _ = lines(record)
-    target = Path(out)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with open(partial, "x", encoding="utf-8") as file:
-            file.write(fill(Path(record).name, found))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole(out) as partial:
+        partial.write_text(fill(Path(record).name, found), encoding="utf-8")
     return len({line["round"] for line in found})
 
 
