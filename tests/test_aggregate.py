@@ -198,6 +198,16 @@ def test_no_huge_value_hides_between_the_spans(random, method, size):
     np.testing.assert_array_equal(found.value, exact.value)
 
 
+@pytest.mark.parametrize("form", [np.asarray, list], ids=["stack", "list"])
+def test_a_huge_party_does_not_cover_what_another_hides(random, form):
+    X = noisy(random, np.ones(12), LARGE).astype(np.float32)
+    X[11] *= 1e15
+    hidden(X, 2, 1e4)
+    found = cs.aggregate(form(X))
+    assert found.diagnostics["coordinates_seen"] == LARGE
+    assert found.weights["2"] < 0.1 * found.weights["0"]
+
+
 def test_sampling_is_reported(random):
     X = noisy(random, [1, 1, 1], LARGE).astype(np.float32)
     assert cs.aggregate(X).diagnostics["coordinates_seen"] < LARGE / 3

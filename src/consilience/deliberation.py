@@ -114,7 +114,8 @@ def deliberate(
     with np.errstate(over=quiet, invalid=quiet):
         off = engine.combine(weights, check=sampled)
         expected = foretold(weights, block)
-    if sampled and not abs(off - expected) <= _SURPRISE * expected + 1e-9 * block.distances.max():
+    rounding = 1e-12 * float(np.median(block.distances[-1]))  # of numbers as long as these
+    if sampled and not abs(off - expected) <= _SURPRISE * expected + rounding:
         explained = engine.parties != block.parties  # an unusable update is out
         return deliberate(engine, estimator, memory, sample_counts, exact=not explained)
     seconds = {
