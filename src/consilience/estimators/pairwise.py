@@ -260,16 +260,23 @@ def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
 
 
 def covariance_of(distances: Matrix, met: Pairs, levels: Vector) -> Matrix:
-    """Return the covariance nearest to Φ_jl = (s_j + s_l − D_jl)/2, which need not be one."""
+    """Return Φ_jl = (s_j + s_l − D_jl)/2, drawn towards independence until it is a covariance.
+
+    As far as it takes, in steps of a twentieth: to find the nearest covariance would cost more than
+    all the rest.
+    """
     products = np.where(met, 0.5 * (levels[:, None] + levels - distances), 0.0)
-    np.fill_diagonal(products, levels)
-    try:
-        np.linalg.cholesky(products)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(products)
-        nearest: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T
-        return nearest
-    return products  # a covariance as it is, at a tenth of the cost
+    bound = np.sqrt(levels[:, None] * levels)
+    products = np.clip(products, -bound, bound)
+    np.fill_diagonal(products, 0.0)
+    for kept in np.linspace(1, 0, 21):
+        covariance: Matrix = kept * products + np.diag(levels)
+        try:
+            np.linalg.cholesky(covariance + 1e-6 * np.diag(levels))
+        except np.linalg.LinAlgError:
+            continue
+        break
+    return covariance
 
 
 def _middle(values: Vector, weights: Vector) -> float:
