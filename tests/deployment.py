@@ -153,7 +153,12 @@ class Run:
 
     def finished(self) -> None:
         """Wait until the run has ended, and see that it did well."""
-        wait(lambda: not self._servers(), "the run goes on", self.deployment.log)
+        # No server is no end: it may be yet to start.
+        wait(
+            lambda: not self._servers() and self.status().startswith("finished"),
+            "the run goes on",
+            self.deployment.log,
+        )
         status = self.status()
         assert status == "finished:completed", f"{status}\n{self.deployment.log()}"
 
