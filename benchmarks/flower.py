@@ -156,12 +156,12 @@ def naming(metrics: dict[int, MetricRecord], honest: int, adversaries: int) -> d
             if key.startswith("named/"):
                 first.setdefault(int(key.removeprefix("named/")), number)
     liars = range(honest, honest + adversaries)
-    bad = [first.get(party) for party in liars]
+    named = [first[party] for party in liars if party in first]
     last = metrics[max(metrics)]
     weight = sum(last.get(f"weight/{party}", 0.0) for party in liars)
     return {
-        "adversaries_named": sum(number is not None for number in bad),
-        "all_named_by_round": max(bad) if None not in bad else None,  # type: ignore[type-var]
+        "adversaries_named": len(named),
+        "all_named_by_round": max(named) if len(named) == adversaries else None,
         "honest_named": sorted(party for party in first if party < honest),
         "weight_of_adversaries": round(weight, 4),
     }

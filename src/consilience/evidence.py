@@ -283,15 +283,15 @@ def _distances(
     seen = sum(stop - start for start, stop in spans)
     depth = min(seen, max(256, min(8192, _SMALL_PRODUCT // tile**2)))
     batch = max(1, min(_BATCH // (points * depth), seen // depth))
-    as_it_lies = reference is None and updates.stack is not None and updates.center is None
+    stack = updates.stack if reference is None and updates.center is None else None
 
     def products(groups: Sequence[Spans]) -> Matrix:
         total = np.zeros((points, points))
         buffer = np.empty((points, batch * depth), dtype)
         for group in groups:
             rows = buffer
-            if as_it_lies and group[0][1] - group[0][0] == batch * depth:
-                rows = updates.stack[:, slice(*group[0])]  # type: ignore[index]
+            if stack is not None and group[0][1] - group[0][0] == batch * depth:
+                rows = stack[:, slice(*group[0])]  # as it lies
             else:
                 _gather(updates, group, buffer, reference)
             _add_products(total, rows.reshape(len(rows), batch, depth).transpose(1, 0, 2), tile)

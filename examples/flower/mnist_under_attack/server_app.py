@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Krum
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Krum, Strategy
 
 from consilience.integrations.flower import ConsilienceStrategy
 from consilience.lab import softmax as task
 
 app = ServerApp()
 
-PEERS: dict[str, Any] = {"fedavg": FedAvg, "fedmedian": FedMedian, "krum": Krum, "bulyan": Bulyan}
+PEERS: dict[str, Callable[..., Strategy]] = {
+    "fedavg": FedAvg,
+    "fedmedian": FedMedian,
+    "krum": Krum,
+    "bulyan": Bulyan,
+}
 
 
 @app.main()
@@ -49,7 +55,7 @@ def strategy(config: Any) -> FedAvg:
         )
     if name in ("krum", "bulyan"):
         common["num_malicious_nodes"] = int(config["adversaries"])
-    return PEERS[name](**common)  # type: ignore[no-any-return]
+    return PEERS[name](**common)
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
