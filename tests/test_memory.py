@@ -165,6 +165,7 @@ class Failing:
     """A method that fails after the evidence has been gathered."""
 
     remembers = True
+    follows = False
 
     def infer(self, evidence, given=NOTHING):
         raise RuntimeError("no answer")

@@ -91,6 +91,7 @@ class Given:
     sample_counts: Mapping[str, float] | None = None
     known: Known | None = None
     now: Block | None = None  # this round's evidence alone, where the rest is remembered
+    lasting: Block | None = None  # that of the round's parties' averages over rounds: see trails
 
 
 NOTHING = Given()
@@ -102,6 +103,11 @@ class Estimator(Protocol):
     @property
     def remembers(self) -> bool:
         """Whether earlier rounds are evidence for this one."""
+        ...
+
+    @property
+    def follows(self) -> bool:
+        """Whether the parties' averages over rounds are, too."""
         ...
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:

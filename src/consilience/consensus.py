@@ -131,7 +131,7 @@ def _evidence_based(
     heaviest = int(np.argmax(verdict.weights[:-1]))
     result = engine.updates.rebuild(engine.value, heaviest)
     if memory is not None:
-        memory.keep(verdict.evidence, verdict.beliefs)
+        memory.keep(verdict.evidence, verdict.beliefs, verdict.trails)
     return conclude(engine.updates, result, verdict, {"parsing": parsed})
 
 

@@ -15,8 +15,10 @@ import numpy as np
 
 from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.combine import Storage, combine, foretold
-from consilience.evidence import Evidence, Vector, observe
+from consilience.evidence import Evidence, Positions, Vector, observe
 from consilience.memory import Memory
+from consilience.tensors import Array
+from consilience.trails import Trails
 from consilience.updates import Updates
 
 # How far off the jury is must be what sampled evidence foretold within this share, or else
@@ -39,6 +41,10 @@ class Engine(Protocol):
 
     def observe(self, *, exact: bool) -> Evidence:
         """Return the evidence; parties whose updates prove unusable are left out from then on."""
+        ...
+
+    def look(self, places: Positions) -> Array:
+        """Return the parties' coordinates at some places, in ascending order: (J, n)."""
         ...
 
     def combine(self, weights: Vector, *, check: bool) -> float:
@@ -70,6 +76,10 @@ class InProcess:
         self.updates, evidence = observe(self.updates, exact=exact)
         return evidence
 
+    def look(self, places: Positions) -> Array:
+        """Return the parties' coordinates at some places."""
+        return self.updates.look(places)
+
     def combine(self, weights: Vector, *, check: bool) -> float:
         """Make the sum the value."""
         self.value, off = combine(self.updates, weights, check=check)
@@ -83,6 +93,7 @@ class Verdict:
     """What a round came to."""
 
     evidence: Evidence  # with what was remembered
+    trails: Trails | None  # likewise
     beliefs: Beliefs
     weights: Vector  # of the engine's parties, and the centre
     seen: int  # coordinates the evidence is from
@@ -104,7 +115,13 @@ def deliberate(
 
     evidence = now if memory is None else memory.recall(now)
     (block,) = now.blocks
-    given = Given(sample_counts, None if memory is None else memory.known, block)
+    trails = lasting = known = None
+    if memory is not None:
+        known = memory.known
+        if estimator.follows:
+            trails = memory.followed(block, engine.size, engine.look)
+            lasting = trails.evidence(len(block.parties))
+    given = Given(sample_counts, known, block, lasting)
     beliefs = estimator.infer(evidence if estimator.remembers else now, given)
     weights = with_centre(beliefs.weights_of(engine.parties))
     weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
@@ -123,4 +140,4 @@ def deliberate(
         "inference": inferred - observed,
         "combination": perf_counter() - inferred,
     }
-    return Verdict(evidence, beliefs, weights, int(block.count), seconds)
+    return Verdict(evidence, trails, beliefs, weights, int(block.count), seconds)

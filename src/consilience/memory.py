@@ -1,7 +1,8 @@
 """Memory: what is kept between rounds, by party id.
 
-Evidence of earlier rounds, discounted by ``decay`` each round, and the noise levels and hidden
-directions last inferred, from which the next inference starts. Rounds with the same parties share a
+Evidence of earlier rounds, discounted by ``decay`` each round; the parties' trails, for methods
+that follow them; and the noise levels and hidden directions last inferred, from which the next
+inference starts. Rounds with the same parties share a
 block of evidence, so with full participation a memory stays one J×J matrix however long it lives.
 
 A memory is saved as one .npz file: plain arrays and a JSON header, no pickle.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import numpy as np
 
 from consilience.beliefs import Beliefs, Known, Latent
 from consilience.errors import ConsilienceError, MemoryFileError
-from consilience.evidence import Block, Evidence
+from consilience.evidence import Block, Evidence, Positions
+from consilience.tensors import Array
+from consilience.trails import Trails
 from consilience.whole import whole
 
 _FORMAT = "consilience-memory"
@@ -42,6 +46,7 @@ class Memory:
         self.rounds = 0
         self.evidence: Evidence | None = None
         self.known: Known | None = None
+        self.trails: Trails | None = None
 
     @property
     def noise(self) -> dict[str, float]:
@@ -59,10 +64,18 @@ class Memory:
         kept = tuple(block for block in past.blocks if block.count > _FORGOTTEN * fresh)
         return Evidence(kept) + now if kept else now
 
-    def keep(self, evidence: Evidence, beliefs: Beliefs) -> None:
-        """Replace what is remembered by the evidence of `recall` and what came of it."""
+    def followed(self, now: Block, size: int, look: Callable[[Positions], Array]) -> Trails:
+        """Return the trails after a round; ``look`` tells what was sent at some coordinates."""
+        trails = self.trails
+        if trails is None or trails.size != size:  # none yet, or of another model
+            trails = Trails.begun(now, size)
+        return trails.followed(now.parties, look(trails.places), self.decay)
+
+    def keep(self, evidence: Evidence, beliefs: Beliefs, trails: Trails | None = None) -> None:
+        """Replace what is remembered by what `recall` and `followed` gave and what came of it."""
         self.rounds += 1
         self.evidence = evidence
+        self.trails = trails
         self.known = self._with_absent(beliefs.known)
 
     def _with_absent(self, new: Known) -> Known:
@@ -122,6 +135,7 @@ class Memory:
             "rounds": self.rounds,
             "blocks": [],
             "known": None,
+            "trails": None,
         }
         arrays: dict[str, Any] = {}
         for b, block in enumerate(self.evidence.blocks if self.evidence else ()):
@@ -135,6 +149,10 @@ class Memory:
                 header["known"]["latent"] = {"shared": latent.shared}
                 arrays["factors"], arrays["own"] = latent.factors, latent.own
                 arrays["prior"] = np.array(latent.prior_variance)
+        if self.trails is not None:
+            header["trails"] = {"size": self.trails.size, "parties": self.trails.parties}
+            arrays["places"] = self.trails.places.astype(np.int64)
+            arrays["rounds"], arrays["means"] = self.trails.rounds, self.trails.means
         return header, arrays
 
     @classmethod
@@ -160,12 +178,22 @@ class Memory:
                     float(arrays["prior"]),
                 )
             memory.known = Known(parties, _checked(arrays["noise"], (len(parties),)), latent)
+        if header.get("trails") is not None:  # a memory of an earlier release has none
+            parties, places = tuple(header["trails"]["parties"]), arrays["places"]
+            memory.trails = Trails(
+                int(header["trails"]["size"]),
+                _checked(places, places.shape, np.int64).astype(np.intp),
+                parties,
+                _checked(arrays["rounds"], (len(parties),)),
+                _checked(arrays["means"], (len(parties), len(places))),
+            )
         return memory
 
 
-def _checked(array: Any, shape: tuple[int, ...]) -> Any:
-    if array.dtype != np.float64 or array.shape != shape:
-        raise ValueError(f"expected float64 of shape {shape}, found {array.dtype} {array.shape}")
+def _checked(array: Any, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
+    if array.dtype != dtype or array.shape != shape:
+        expected = f"{np.dtype(dtype)} of shape {shape}"
+        raise ValueError(f"expected {expected}, found {array.dtype} {array.shape}")
     return array
 
 

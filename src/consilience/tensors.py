@@ -56,7 +56,13 @@ class Tensor:
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Write coordinates start..stop into the float array ``out``."""
-        piece: Array = self.storage[start:stop]
+        self._convert(self.storage[start:stop], out)
+
+    def look(self, places: Array, out: Array) -> None:
+        """Write the coordinates at some places into the float array ``out``."""
+        self._convert(self.storage[places], out)
+
+    def _convert(self, piece: Array, out: Array) -> None:
         if self.dtype == _BFLOAT16:
             piece = (piece.astype(np.uint32) << 16).view(np.float32)
         np.copyto(out, piece, casting="same_kind" if piece.dtype.kind == "f" else "unsafe")

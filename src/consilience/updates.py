@@ -101,6 +101,17 @@ class Updates:
         if about is not None:
             out -= out[about].copy()
 
+    def look(self, places: Array) -> Array:
+        """Return every party's coordinates at some places, in ascending order: (J, n)."""
+        out = np.empty((len(self.parties), len(places)))
+        edges = np.searchsorted(places, self.offsets)
+        for path, begin, low, high in zip(
+            self.floats, self.offsets, edges, edges[1:], strict=False
+        ):
+            for row, leaves in zip(out, self.leaves, strict=True) if low < high else ():
+                leaves[path].look(places[low:high] - begin, row[low:high])
+        return out
+
     def _read_centre(self, start: int, stop: int, out: Array) -> None:
         if self.center is None or not len(out):
             out[:] = 0

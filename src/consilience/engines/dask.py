@@ -29,8 +29,9 @@ from consilience.consensus import Consensus, conclude
 from consilience.coordinatewise import TrimmedMean
 from consilience.deliberation import deliberate
 from consilience.errors import ConsilienceError
-from consilience.evidence import Block, Evidence, Matrix, Vector, observe
+from consilience.evidence import Block, Evidence, Matrix, Positions, Vector, observe
 from consilience.memory import Memory
+from consilience.tensors import Array
 from consilience.updates import Updates, nobody_left, parse
 
 Load = Callable[[], Mapping[str, Any]]
@@ -63,6 +64,10 @@ class Shard:
             updates.size,
         )
 
+    def look(self, bad: Mapping[str, str], places: Positions) -> Array:
+        """Return what the parties sent at some places of the shard."""
+        return self._without(bad).look(places)
+
     def combine(self, bad: Mapping[str, str], weights: Vector, check: bool) -> tuple[Any, float]:
         """Return the shard of the consensus, and its part of how far off the jury is."""
         updates = self._without(bad)
@@ -94,7 +99,7 @@ class Shards:
     given: tuple[str, ...] = ()
     parties: tuple[str, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
-    size: int = 0
+    sizes: list[int] = field(default_factory=list)
     parts: list[Any] = field(default_factory=list)  # futures of (value, off), one per shard
 
     def observe(self, *, exact: bool) -> Evidence:
@@ -110,10 +115,31 @@ class Shards:
                 break
             self.rejected = {**bad, **self.rejected}
         self.parties = seen[0].parties
-        self.size = sum(one.size for one in seen)
+        self.sizes = [one.size for one in seen]
         distances = sum(one.distances * (one.size / self.size) for one in seen)
         count = float(sum(one.count for one in seen))
         return Evidence((Block(self.parties, np.asarray(distances), count),))
+
+    @property
+    def size(self) -> int:
+        """K, over all shards."""
+        return sum(self.sizes)
+
+    def look(self, places: Positions) -> Array:
+        """Have each worker look at the places that lie in its shards."""
+        edges = np.concatenate([[0], np.cumsum(self.sizes)])
+        cuts = np.searchsorted(places, edges)
+        mine = [
+            places[low:high] - begin
+            for begin, low, high in zip(edges, cuts, cuts[1:], strict=False)
+        ]
+        futures = [
+            self.client.submit(
+                Shard.look, shard, dict(self.rejected), at, pure=False, retries=_RETRIES
+            )
+            for shard, at in zip(self.shards, mine, strict=True)
+        ]
+        return np.hstack(self.client.gather(futures))
 
     def combine(self, weights: Vector, *, check: bool) -> float:
         """Have each worker form its shards of the sum; only a number comes back."""
@@ -188,7 +214,7 @@ def aggregate_shards(
         ]
     )
     if memory is not None:
-        memory.keep(verdict.evidence, verdict.beliefs)
+        memory.keep(verdict.evidence, verdict.beliefs, verdict.trails)
     return conclude(engine, value, verdict, {"all": perf_counter() - started})
 
 

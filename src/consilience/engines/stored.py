@@ -176,6 +176,11 @@ class FileTensor(Tensor):
         else:
             super().read(start, stop, out)
 
+    def look(self, places: Array, out: Array) -> None:
+        """Write the coordinates at some places into the float array ``out``, a read for each."""
+        for at, place in enumerate(places.tolist()):
+            self.read(place, place + 1, out[at : at + 1])
+
     def piece(self, start: int, stop: int, spare: Array) -> Array:
         """Return coordinates start..stop, read into the spare."""
         out = spare[: min(stop, self.size) - start]

@@ -23,6 +23,7 @@ class Mean:
     """The plain mean, or with sample counts the mean weighted by them, eq. (fedavg)."""
 
     remembers = False
+    follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return the weights asked for."""
@@ -42,6 +43,7 @@ class GivenCovariance:
     parties: Sequence[str]
 
     remembers = False
+    follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return the weights that follow from Φ."""

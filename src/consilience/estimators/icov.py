@@ -47,6 +47,7 @@ class ICOV:
     accelerate: bool = True
 
     remembers = True
+    follows = False
 
     def __post_init__(self) -> None:
         choices = {

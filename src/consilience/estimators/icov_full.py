@@ -40,6 +40,7 @@ class FullCovariance:
     max_iterations: int = 500
 
     remembers = True
+    follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return Φ and its weights. Sample counts are a claim and are not used."""

@@ -50,6 +50,7 @@ class IVAR:
     max_iterations: int = 500
 
     remembers = True
+    follows = False
 
     def __post_init__(self) -> None:
         if self.inference not in ("mle", "vb"):

@@ -27,6 +27,7 @@ class GeometricMedian:
     max_iterations: int = 1000
 
     remembers = False
+    follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return the weights of the median in each block."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ class Pairwise:
     slack: float | None = None
     max_iterations: int = 100
 
-    remembers = True
+    remembers = follows = True
 
     def __post_init__(self) -> None:
         if self.slack is not None and not 1 <= self.slack <= _MOST_SLACK:
@@ -73,16 +74,17 @@ class Pairwise:
         return infer_from_meetings(evidence, lambda met: self._infer(met, given))
 
     def _infer(self, evidence: Evidence, given: Given) -> Beliefs:
-        distances, counts = pooled_distances(evidence)
-        met = counts > 0
-        levels, iterations = fit_levels(distances, met, evidence.smallest, self.max_iterations)
-        slack = self.slack or slack_of(distances, levels, counts)
-        typical, shared = common_level(distances, counts, levels, slack)
-        claimed = claims(evidence.parties, given.sample_counts)
+        seen = self._read(evidence)
+        levels, shared = seen.levels, seen.shared
+        if given.lasting is not None and given.lasting.smallest < np.inf:
+            there = [evidence.parties.index(party) for party in given.lasting.parties]
+            at = np.ix_(there, there)
+            shared[at] = np.maximum(shared[at], self._read(Evidence((given.lasting,))).shared)
+        trusted = trust(levels / seen.typical, seen.slack)
+        trusted *= claims(evidence.parties, given.sample_counts)
         weights, lengths = [], np.ones(len(levels))
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
-            w = votes(shared[np.ix_(members, members)]) * trust(levels[members] / typical, slack)
-            w *= claimed[members]
+            w = votes(shared[np.ix_(members, members)]) * trusted[members]
             now = given.now
             if now is not None and now.parties == block.parties:
                 w, lengths[members] = bounded(w, now)
@@ -92,12 +94,30 @@ class Pairwise:
             evidence,
             tuple(weights),
             np.sqrt(levels),
-            covariance_of(distances, met, levels),
-            iterations=iterations,
-            converged=iterations < self.max_iterations,
+            covariance_of(*pooled_distances(evidence), levels),
+            iterations=seen.iterations,
+            converged=seen.iterations < self.max_iterations,
             groups=groups,
-            reasons=explain(evidence.parties, groups, np.sqrt(levels / typical), lengths),
+            reasons=explain(evidence.parties, groups, np.sqrt(levels / seen.typical), lengths),
         )
+
+    def _read(self, evidence: Evidence) -> _Reading:
+        distances, counts = pooled_distances(evidence)
+        levels, iterations = fit_levels(
+            distances, counts > 0, evidence.smallest, self.max_iterations
+        )
+        slack = self.slack or slack_of(distances, levels, counts)
+        return _Reading(levels, iterations, slack, *common_level(distances, counts, levels, slack))
+
+
+class _Reading(NamedTuple):
+    """What distances tell."""
+
+    levels: Vector  # s
+    iterations: int
+    slack: float  # ρ
+    typical: float  # t
+    shared: Matrix  # (J, J): how much of a voice each two share
 
 
 def fit_levels(
@@ -186,16 +206,17 @@ def slack_of(distances: Matrix, levels: Vector, counts: Matrix) -> float:
 def common_level(
     distances: Matrix, counts: Matrix, levels: Vector, slack: float
 ) -> tuple[float, Matrix]:
-    """Return the typical level t, and how much of a voice each two parties share: κ^ρ, (J, J).
+    """Return the typical level t, and how much of a voice each two parties share, (J, J).
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
     """
     met, nearest = counts > 0, 1 - chance(counts)
+    doubt = slack * (slack + 1) / 2  # ρ = 1, 2, 3: κ, κ³, κ⁶
     heed = np.minimum((levels / np.median(levels)) ** -_HEED, _MOST_HEED)
     typical, shared = _middle(levels, heed), np.zeros_like(distances)
     for _ in range(3):  # who is typical depends on who counts, and a little the other way round
         expected = np.maximum(levels[:, None] + levels, 1.5 * (1 - slack**-2) * typical)
-        shared = np.where(met, np.clip(1 - distances / expected / nearest, 0, 1) ** slack, 0.0)
+        shared = np.where(met, np.clip(1 - distances / expected / nearest, 0, 1) ** doubt, 0.0)
         typical = _middle(levels, votes(shared) * heed)
     return typical, shared
 
@@ -259,13 +280,13 @@ def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
     return weights * kept, lengths
 
 
-def covariance_of(distances: Matrix, met: Pairs, levels: Vector) -> Matrix:
+def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:
     """Return Φ_jl = (s_j + s_l − D_jl)/2, drawn towards independence until it is a covariance.
 
     As far as it takes, in steps of a twentieth: to find the nearest covariance would cost more than
     all the rest.
     """
-    products = np.where(met, 0.5 * (levels[:, None] + levels - distances), 0.0)
+    products = np.where(counts > 0, 0.5 * (levels[:, None] + levels - distances), 0.0)
     bound = np.sqrt(levels[:, None] * levels)
     products = np.clip(products, -bound, bound)
     np.fill_diagonal(products, 0.0)

@@ -29,6 +29,7 @@ class Krum:
     selected: int | None = 1
 
     remembers = False
+    follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return equal weights for the selected of each block, zero for the others."""

@@ -1,0 +1,85 @@
+"""Trails: what remains of each party's error when it is averaged over the rounds.
+
+What parties share for long, a purpose or data, is soon hidden in one round's noise: four parties
+with flipped labels and small batches look like four strangers. Noise fades in an average, what is
+shared does not. Distances of averages cannot be had from averaged distances, so a memory keeps the
+averages themselves, in a few thousand coordinates drawn once for all.
+
+An error is taken about the coordinate-wise median of the round's updates, since the truth moves on
+between the rounds that two parties took part in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.evidence import Block, Matrix, Positions, Vector
+from consilience.tensors import Array
+
+_PLACES = 2048
+# A party whose say has fallen to this share of one round's is forgotten.
+_FORGOTTEN = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Trails:
+    """The mean error of each party at some coordinates, recent rounds counting most."""
+
+    size: int  # K
+    places: Positions  # (n,), ascending
+    parties: tuple[str, ...]
+    rounds: Vector  # (J,): how many each mean is of, discounted by age
+    means: Matrix  # (J, n)
+
+    @classmethod
+    def begun(cls, now: Block, size: int) -> Trails:
+        """Draw the places, with a seed made from the first round's evidence: nobody who took part
+        in it can have known them."""
+        random = np.random.default_rng(zlib.crc32(now.distances.tobytes()))
+        edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
+        places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
+        return cls(size, places, (), np.empty(0), np.empty((0, len(places))))
+
+    def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
+        """Return the trails after a round in which the parties sent (J, n) at the places."""
+        sent = np.nan_to_num(sent)  # who sent something else is about to be rejected
+        errors = sent - np.median(sent, axis=0)
+        old = {party: j for j, party in enumerate(self.parties)}
+        rounds, means = np.ones(len(parties)), errors.copy()
+        for j, party in enumerate(parties):
+            if party in old:
+                rounds[j] += decay * self.rounds[old[party]]
+                before = self.means[old[party]]
+                means[j] = before + (errors[j] - before) / rounds[j]
+        gone = [
+            j
+            for party, j in old.items()
+            if party not in parties and decay * self.rounds[j] > _FORGOTTEN
+        ]
+        if not gone:
+            return Trails(self.size, self.places, parties, rounds, means)
+        return Trails(
+            self.size,
+            self.places,
+            (*parties, *(self.parties[j] for j in gone)),
+            np.concatenate([rounds, decay * self.rounds[gone]]),
+            np.vstack([means, self.means[gone]]),
+        )
+
+    def evidence(self, count: int) -> Block | None:
+        """Return the evidence of the first so many parties' averages, None if those are of one
+        round or not numbers. The centre is no error at all."""
+        if not (self.rounds[:count] > 1).any():
+            return None
+        points = np.vstack([self.means[:count], np.zeros(len(self.places))])
+        with np.errstate(over="ignore", invalid="ignore"):
+            gram = points @ points.T
+            squares = np.diag(gram)
+            distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0) / len(self.places)
+        np.fill_diagonal(distances, 0.0)
+        if not np.isfinite(distances).all():
+            return None
+        return Block(self.parties[:count], distances, float(len(self.places)))
