@@ -19,7 +19,7 @@ import numpy as np
 from consilience.evidence import Block, Matrix, Positions, Vector
 from consilience.tensors import Array
 
-_PLACES = 2048
+_PLACES = 8192
 # A party whose say has fallen to this share of one round's is forgotten.
 _FORGOTTEN = 1e-3
 

@@ -74,12 +74,13 @@ class Pairwise:
         return infer_from_meetings(evidence, lambda met: self._infer(met, given))
 
     def _infer(self, evidence: Evidence, given: Given) -> Beliefs:
-        seen = self._read(evidence)
+        seen = self._read(evidence, self.slack)
         levels, shared = seen.levels, seen.shared
         if given.lasting is not None and given.lasting.smallest < np.inf:
             there = [evidence.parties.index(party) for party in given.lasting.parties]
             at = np.ix_(there, there)
-            shared[at] = np.maximum(shared[at], self._read(Evidence((given.lasting,))).shared)
+            lasting = self._read(Evidence((given.lasting,)), seen.slack)
+            shared[at] = np.maximum(shared[at], lasting.shared)
         trusted = trust(levels / seen.typical, seen.slack)
         trusted *= claims(evidence.parties, given.sample_counts)
         weights, lengths = [], np.ones(len(levels))
@@ -101,12 +102,12 @@ class Pairwise:
             reasons=explain(evidence.parties, groups, np.sqrt(levels / seen.typical), lengths),
         )
 
-    def _read(self, evidence: Evidence) -> _Reading:
+    def _read(self, evidence: Evidence, slack: float | None) -> _Reading:
         distances, counts = pooled_distances(evidence)
         levels, iterations = fit_levels(
             distances, counts > 0, evidence.smallest, self.max_iterations
         )
-        slack = self.slack or slack_of(distances, levels, counts)
+        slack = slack or slack_of(distances, levels, counts)
         return _Reading(levels, iterations, slack, *common_level(distances, counts, levels, slack))
 
 
