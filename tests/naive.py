@@ -491,7 +491,10 @@ def noise_log_variances(blocks, V, own, prior, shared=False):
 
 
 def pairwise(rounds, slack=None):
-    """Levels, votes and weights of the last round as docs/pairwise.md has them, pair by pair."""
+    """Levels, slack and weights of the last round as docs/pairwise.md has them, pair by pair.
+
+    Nothing is forgotten, and trails are of all coordinates.
+    """
     names = everybody(rounds)
     seen = {(a, b): 0 for a in names for b in names}
     apart = dict.fromkeys(seen, 0.0)
@@ -502,6 +505,32 @@ def pairwise(rounds, slack=None):
                     apart[a, b] += sum((updates[a] - updates[b]) ** 2)
                     seen[a, b] += size_of(updates)
     D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
+    s, slack, t, shared = read_pairs(names, D, seen, slack)
+    now = list(rounds[-1])
+    if len(rounds) > 1:
+        trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
+        K = size_of(rounds[-1])
+        lasting = {
+            (a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b
+        }
+        for pair, voice in read_pairs(now, lasting, dict.fromkeys(lasting, K), slack)[3].items():
+            shared[pair] = max(shared[pair], voice)
+    full = min(2, slack)
+    weights = {}
+    for a in now:
+        length = (s[a] / t) ** 0.5
+        kept = min(1, full / length, full * slack / length**2)
+        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -2 * kept
+    total = sum(weights.values())
+    return s, slack, {a: w / total for a, w in weights.items()}
+
+
+def median_of(updates):
+    return np.array([np.median([x[k] for x in updates.values()]) for k in range(size_of(updates))])
+
+
+def read_pairs(names, D, seen, slack):
+    """Levels, slack, the typical level, and how much of a voice each pair shares."""
     medians = [lower([D[a, b] for b in names if (a, b) in D], 0.5) for a in names]
     least = max(0.005 * min(value for value in D.values() if value > 0), 1e-8 * np.median(medians))
     starts = ((0.5, 0.01), (0.25, 0.01), (0.5, 1.0))
@@ -518,18 +547,11 @@ def pairwise(rounds, slack=None):
             spread = 2 / 9 / seen[a, b]
             rarely = 2 * min(1, len(names) / 50) ** 3
             nearest = max(1 - spread - rarely * spread**0.5, 0.2) ** 3
-            shared[a, b] = min(max(1 - D[a, b] / expected / nearest, 0), 1) ** slack
+            kappa = min(max(1 - D[a, b] / expected / nearest, 0), 1)
+            shared[a, b] = kappa ** (slack * (slack + 1) / 2)
         vote = {a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -2 for a in names}
         t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])
-    now = list(rounds[-1])
-    full = min(2, slack)
-    weights = {}
-    for a in now:
-        length = (s[a] / t) ** 0.5
-        kept = min(1, full / length, full * slack / length**2)
-        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -2 * kept
-    total = sum(weights.values())
-    return s, slack, {a: w / total for a, w in weights.items()}
+    return s, slack, t, shared
 
 
 def fit_pairs(names, D, share, exact, least):

@@ -10,6 +10,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import consilience as cs
 import shards
@@ -123,6 +124,9 @@ def test_memory_centers_and_sampling(cluster):
     for _ in range(2):
         found = aggregate_shards(client, large, memory=memory)
     assert memory.rounds == 2
+    ours = [[shard()[party]["w"] for party in memory.trails.parties] for shard in large]
+    sent = np.hstack(ours)[:, memory.trails.places]
+    assert_allclose(memory.trails.means, sent - np.median(sent, axis=0), atol=1e-6)
     assert found.diagnostics["coordinates_seen"] < 800_000
     assert found.weights["c0"] + found.weights["c1"] < 0.1
     centers = [partial(shards.center, n) for n in range(COUNT)]

@@ -151,7 +151,8 @@ def test_the_output_takes_after_the_commonest_of_those_that_are_left(tmp_path: P
     assert_same(load(found.value), cs.aggregate(made).value)
 
 
-def test_a_centre_and_a_memory(tmp_path: Path):
+@pytest.mark.parametrize("method", ["ivar-vb", "pairwise"])
+def test_a_centre_and_a_memory(tmp_path: Path, method):
     made, base = models("abcd"), models("z", seed=5)["z"]
     center = save(base, tmp_path / "base.safetensors")
     ours, theirs = cs.Memory(), cs.Memory()
@@ -159,11 +160,11 @@ def test_a_centre_and_a_memory(tmp_path: Path):
         found = cs.aggregate_files(
             {p: save(m, tmp_path / f"{p}.safetensors") for p, m in made.items()},
             tmp_path / "out.safetensors",
-            "ivar-vb",
+            method,
             ours,
             center,
         )
-        expected = cs.aggregate(made, "ivar-vb", theirs, base)
+        expected = cs.aggregate(made, method, theirs, base)
     assert found.weights == expected.weights
     assert (ours.rounds, ours.noise) == (2, theirs.noise)
     base["w"][3, 3] = np.nan

@@ -57,6 +57,14 @@ def assert_same(found: cs.Memory, expected: cs.Memory):
             assert ours.factors.shape == theirs.factors.shape
             assert ours.own.tobytes() == theirs.own.tobytes()
             assert (ours.shared, ours.prior_variance) == (theirs.shared, theirs.prior_variance)
+    assert (found.trails is None) == (expected.trails is None)
+    if expected.trails is not None:
+        assert found.trails.size == expected.trails.size
+        assert found.trails.parties == expected.trails.parties
+        for what in ("places", "rounds", "means"):
+            ours, theirs = getattr(found.trails, what), getattr(expected.trails, what)
+            assert ours.tobytes() == theirs.tobytes()
+            assert ours.shape == theirs.shape
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9, 1.0])
@@ -201,8 +209,10 @@ def used():
     """A memory of several blocks, hidden directions, and a party nothing is known of."""
     memory = cs.Memory(0.8)
     for seed, parties in enumerate(["abcd", "bcde", "z"]):
+        cs.aggregate(send(seed, parties), "pairwise", memory)
         cs.aggregate(send(seed, parties), cs.ICOV(rank=2), memory)
     assert len(memory.evidence.blocks) == 3
+    assert len(memory.trails.parties) == 6
     assert np.isnan(memory.known.noise).any()
     assert memory.known.latent.factors.shape == (6, 2)
     return memory
@@ -242,7 +252,7 @@ def test_round_trip_of_any_number_and_name(tmp_path, noise, prior, decay, name):
 def test_the_file_needs_no_pickle(used, tmp_path):
     used.save(tmp_path / "memory.npz")
     with np.load(tmp_path / "memory.npz", allow_pickle=False) as arrays:
-        assert {array.dtype.kind for array in arrays.values()} <= {"f", "u"}
+        assert {array.dtype.kind for array in arrays.values()} <= {"f", "i", "u"}
         header = json.loads(arrays["header"].tobytes())
     assert header["format"] == "consilience-memory"
     assert header["version"] == 1

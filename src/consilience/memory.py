@@ -75,7 +75,7 @@ class Memory:
         """Replace what is remembered by what `recall` and `followed` gave and what came of it."""
         self.rounds += 1
         self.evidence = evidence
-        self.trails = trails
+        self.trails = self.trails if trails is None else trails  # None: the method follows nobody
         self.known = self._with_absent(beliefs.known)
 
     def _with_absent(self, new: Known) -> Known:

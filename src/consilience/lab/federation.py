@@ -147,7 +147,7 @@ class Federation:
     ) -> tuple[Array, Consensus | None]:
         if isinstance(method, str) or not callable(method):
             try:
-                consensus = aggregate(updates, method, memory=memory)
+                consensus = aggregate(updates, method, memory=memory, exact=True)
             except UpdateError:  # nobody sent anything that can be used
                 return np.full(size, np.nan, np.float32), None
             return np.asarray(consensus.value), consensus

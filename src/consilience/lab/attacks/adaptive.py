@@ -7,7 +7,8 @@ may also split into groups, which share part of a direction, or push opposite wa
 
 The search keeps what moves the consensus furthest from μ: several tries that work in different
 ways, then one choice at a time about the best so far, in forty calls of the aggregator at most.
-All noise is drawn beforehand, so that tries differ in what is tried alone.
+All noise is drawn beforehand, so that tries differ in what is tried alone; and it is the same in
+every round, for a memory would average out what changes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ NOISES = (0.0, 0.3, 0.5, 0.7, 1.0, 2.0)
 SIZES = (0.2, 0.3, 0.55, 0.75, 1.4, 2.0, 5.0, 10.0, 100.0)
 # How many groups, each (d + own)/√2 of its own; −2: one in three adversaries pushes along −d.
 SPLITS = (1, 2, 3, -2)
+_STEADY = 20  # the seed of what lasts
 # z, n and groups. Quietly aside, each alone; as far as the honest are from each other; and groups
 # far off, whose distances from one another fit those of separate, noisy parties.
 _TRIES = (
@@ -95,10 +97,11 @@ class _Scene:
         length = float(np.linalg.norm(sd) or np.linalg.norm(self.mu) or 1.0)
         self.rms = length / np.sqrt(self.mu.size)
         away = self.mu - honest[rng.integers(len(honest))]
-        drawn = rng.standard_normal((4, self.mu.size))
+        steady = np.random.default_rng(_STEADY)
+        drawn = steady.standard_normal((4, self.mu.size))
         self.directions = [_scaled(d, length) for d in (-self.mu, sd, -sd, drawn[0], away)]
         self.own = [_scaled(d, length) for d in drawn[1:]]
-        self.noise = rng.standard_normal((count, self.mu.size))
+        self.noise = steady.standard_normal((count, self.mu.size))
 
     def sent(self, plan: Plan) -> Array:
         """What the adversaries send, (f, K)."""

@@ -1,0 +1,139 @@
+"""Trails: what lasts of the parties' errors, in a few coordinates."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import consilience as cs
+from consilience.deliberation import InProcess
+from consilience.evidence import Evidence
+from consilience.trails import Trails
+from consilience.updates import parse
+
+
+def rounds_of(count=30, size=3000, bias=0.7, honest=10, bad=4, seed=0):
+    """Ten parties with noise of their own every round, and four that share a purpose besides, with
+    what the honest mean of each round is."""
+    random = np.random.default_rng(seed)
+    purpose = bias * random.standard_normal(size)
+    for _ in range(count):
+        truth = random.standard_normal(size)
+        X = truth + random.standard_normal((honest + bad, size))
+        X[honest:] += purpose
+        names = [f"h{j}" for j in range(honest)] + [f"a{j}" for j in range(bad)]
+        yield dict(zip(names, X.astype(np.float32), strict=True)), X[:honest].mean(axis=0)
+
+
+def test_the_first_round_is_as_if_there_were_no_memory():
+    updates, _ = next(rounds_of())
+    with_one = cs.aggregate(updates, memory=cs.Memory())
+    assert with_one.weights == cs.aggregate(updates).weights
+
+
+def test_a_shared_purpose_hidden_in_noise_is_found_in_time():
+    memory, off, alone = cs.Memory(), [], []
+    for updates, mean in rounds_of():
+        found = cs.aggregate(updates, memory=memory)
+        off.append(np.linalg.norm(found.value - mean))
+        alone.append(np.linalg.norm(cs.aggregate(updates).value - mean))
+    assert found.groups == (("a0", "a1", "a2", "a3"),)
+    assert found.reasons["a0"] == "moves with a1, a2, a3: one voice"
+    assert np.mean(off[15:]) < 0.5 * np.mean(alone[15:])
+
+
+def test_honest_parties_keep_their_votes():
+    memory = cs.Memory()
+    for updates, _ in rounds_of(bad=0):
+        found = cs.aggregate(updates, memory=memory)
+    assert found.groups == ()
+    assert_allclose(list(found.weights.values()), 0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
+def test_means_are_those_of_each_partys_rounds(decay):
+    random, parties = np.random.default_rng(1), ["abc", "bc", "abd", "dcb"]
+    sent = [{p: random.standard_normal(5) for p in group} for group in parties]
+    trails = Trails.begun(Evidence.of(sent[0]).blocks[0], 5)
+    assert trails.places.tolist() == [0, 1, 2, 3, 4]  # as few are all looked at
+    for updates in sent:
+        rows = np.stack(list(updates.values()))
+        trails = trails.followed(tuple(updates), rows, decay)
+    for party, count, mean in zip(trails.parties, trails.rounds, trails.means, strict=True):
+        errors, weights = [], []
+        for ago, updates in enumerate(reversed(sent)):
+            if party in updates:
+                errors.append(updates[party] - np.median(list(updates.values()), axis=0))
+                weights.append(decay**ago)
+        assert count == pytest.approx(sum(weights))
+        assert_allclose(mean, np.average(errors, axis=0, weights=weights), atol=1e-12)
+    assert ("a" in trails.parties) == (decay > 0)  # gone for a round
+
+
+def test_the_absent_are_forgotten_in_the_end():
+    memory = cs.Memory(0.5)
+    for k, (updates, _) in enumerate(rounds_of(14, size=50, bad=0)):
+        present = {p: x for p, x in updates.items() if k == 0 or p != "h3"}
+        cs.aggregate(present, memory=memory)
+        assert ("h3" in memory.trails.parties) == (k < 10)
+
+
+def test_another_model_begins_anew():
+    memory = cs.Memory()
+    for size in (40, 50, 50):
+        for updates, _ in rounds_of(2, size=size):
+            cs.aggregate(updates, memory=memory)
+    assert memory.trails.size == 50
+    assert memory.trails.rounds.max() == pytest.approx(1 + 0.9 + 0.9**2 + 0.9**3)
+
+
+def test_places_are_spread_and_nobody_knows_them_beforehand():
+    first, second = (Evidence.of(next(rounds_of(seed=s))[0]).blocks[0] for s in (0, 1))
+    places = Trails.begun(first, 10**7).places
+    assert (np.diff(places) > 0).all()
+    assert places[0] < 2000 < 10**7 - 2000 < places[-1]
+    assert (places == Trails.begun(first, 10**7).places).all()
+    assert (places != Trails.begun(second, 10**7).places).mean() > 0.99
+
+
+def test_who_is_rejected_leaves_no_trail_and_who_is_huge_only_a_private_one():
+    memory, clean = cs.Memory(), cs.Memory()
+    for k, (updates, _) in enumerate(rounds_of(6)):
+        cs.aggregate(updates, memory=clean)
+        wild = {**updates, "huge": np.full(3000, 1e30, np.float32)}
+        wild["nan"] = np.where(np.arange(3000) == 1234 + k, np.nan, updates["h0"])
+        found = cs.aggregate(wild, memory=memory)
+        assert set(found.rejected) == {"nan"}
+    assert "nan" not in memory.trails.parties
+    assert found.weights["huge"] < 1e-20
+    kept = cs.aggregate(updates, memory=memory).weights
+    expected = cs.aggregate(updates, memory=clean).weights
+    assert kept == pytest.approx(expected, abs=0.02)
+
+
+def test_means_too_large_to_square_are_no_evidence():
+    trails = Trails(2, np.arange(2), ("a", "b"), np.full(2, 3.0), np.array([[1e200, 0], [0, 0]]))
+    assert trails.evidence(2) is None
+
+
+def test_looking_at_places_of_many_tensors():
+    random = np.random.default_rng(0)
+    tensors = [
+        {
+            "a": random.standard_normal((3, 4)),
+            "count": np.arange(7),  # integers are no coordinates
+            "b": random.standard_normal(5).astype(np.float32),
+            "none": np.empty(0, np.float32),
+            "c": np.float32(random.standard_normal()),
+        }
+        for _ in range(3)
+    ]
+    places = np.array([0, 5, 11, 12, 16, 17])
+    flat = [np.concatenate([t["a"].ravel(), t["b"], [t["c"]]]) for t in tensors]
+    found = InProcess(parse(tensors)).look(places)
+    assert_allclose(found, np.stack(flat)[:, places])
+
+
+def test_looking_at_bfloat16():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6, dtype=torch.bfloat16)
+    assert parse([x, -x]).look(np.array([1, 5])).tolist() == [[1, 5], [-1, -5]]
