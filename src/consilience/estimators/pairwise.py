@@ -9,7 +9,9 @@ what is left, κ_jl = 1 − D_jl/(s_j + s_l), is correlation, found without an e
 The weight of a party is its vote times its trust.
 
 - *One voice, one vote, and less for copies.* Parties that err together count as one, and a voice
-  that many repeat is suspect: v_j = (1 + Σ_l κ_jl^ρ)⁻², so a clique of g copies has 1/g of a vote.
+  that many repeat is suspect: v_j = (1 + Σ_l κ_jl^m)⁻², m = ρ(ρ + 1)/2, so a clique of g copies
+  has 1/g of a vote. With a memory, κ is also that of the parties' averages over rounds (see
+  `trails`), in which the noise that hides a shared purpose has faded; the larger of the two counts.
 - *Bounded trust.* A party's level is compared with the typical one, t. Better than t counts as t;
   up to min(2, ρ) times the typical length it is heard in full, beyond that no louder, and beyond
   ρ times less and less: its precision counts.
@@ -207,12 +209,12 @@ def slack_of(distances: Matrix, levels: Vector, counts: Matrix) -> float:
 def common_level(
     distances: Matrix, counts: Matrix, levels: Vector, slack: float
 ) -> tuple[float, Matrix]:
-    """Return the typical level t, and how much of a voice each two parties share, (J, J).
+    """Return the typical level t, and how much of a voice each two parties share: κ^m, (J, J).
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
     """
     met, nearest = counts > 0, 1 - chance(counts)
-    doubt = slack * (slack + 1) / 2  # ρ = 1, 2, 3: κ, κ³, κ⁶
+    doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
     heed = np.minimum((levels / np.median(levels)) ** -_HEED, _MOST_HEED)
     typical, shared = _middle(levels, heed), np.zeros_like(distances)
     for _ in range(3):  # who is typical depends on who counts, and a little the other way round
@@ -236,7 +238,7 @@ def chance(counts: Matrix) -> Matrix:
 
 
 def votes(shared: Matrix) -> Vector:
-    """Return each party's vote: (1 + Σ_l κ_jl^ρ)⁻²."""
+    """Return each party's vote: (1 + Σ_l κ_jl^m)⁻²."""
     size: Vector = 1 + shared.sum(axis=1)
     return size**-2.0
 
