@@ -2,8 +2,8 @@
 
 Evidence of earlier rounds, discounted by ``decay`` each round; the parties' trails, for methods
 that follow them; and the noise levels and hidden directions last inferred, from which the next
-inference starts. Rounds with the same parties share a
-block of evidence, so with full participation a memory stays one J×J matrix however long it lives.
+inference starts. Rounds with the same parties share a block of evidence, so with full participation
+the evidence stays one J×J matrix however long a memory lives.
 
 A memory is saved as one .npz file: plain arrays and a JSON header, no pickle.
 """
@@ -22,13 +22,11 @@ from consilience.beliefs import Beliefs, Known, Latent
 from consilience.errors import ConsilienceError, MemoryFileError
 from consilience.evidence import Block, Evidence, Positions
 from consilience.tensors import Array
-from consilience.trails import Trails
+from consilience.trails import FORGOTTEN, Trails
 from consilience.whole import whole
 
 _FORMAT = "consilience-memory"
 _VERSION = 1
-# A block whose say has fallen to this share of a fresh round's is dropped.
-_FORGOTTEN = 1e-3
 
 
 class Memory:
@@ -61,7 +59,7 @@ class Memory:
             return now
         fresh = max(block.count for block in now.blocks)
         past = self.evidence.discounted(self.decay)
-        kept = tuple(block for block in past.blocks if block.count > _FORGOTTEN * fresh)
+        kept = tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
         return Evidence(kept) + now if kept else now
 
     def followed(self, now: Block, size: int, look: Callable[[Positions], Array]) -> Trails:

@@ -20,8 +20,7 @@ from consilience.evidence import Block, Matrix, Positions, Vector
 from consilience.tensors import Array
 
 _PLACES = 8192
-# A party whose say has fallen to this share of one round's is forgotten.
-_FORGOTTEN = 1e-3
+FORGOTTEN = 1e-3  # what has fallen to this share of a fresh round's say is dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,28 +45,19 @@ class Trails:
     def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
         sent = np.nan_to_num(sent)  # who sent something else is about to be rejected
-        errors = sent - np.median(sent, axis=0)
-        old = {party: j for j, party in enumerate(self.parties)}
-        rounds, means = np.ones(len(parties)), errors.copy()
+        rounds, means = np.ones(len(parties)), sent - np.median(sent, axis=0)
+        absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
-            if party in old:
-                rounds[j] += decay * self.rounds[old[party]]
-                before = self.means[old[party]]
-                means[j] = before + (errors[j] - before) / rounds[j]
-        gone = [
-            j
-            for party, j in old.items()
-            if party not in parties and decay * self.rounds[j] > _FORGOTTEN
-        ]
-        if not gone:
-            return Trails(self.size, self.places, parties, rounds, means)
-        return Trails(
-            self.size,
-            self.places,
-            (*parties, *(self.parties[j] for j in gone)),
-            np.concatenate([rounds, decay * self.rounds[gone]]),
-            np.vstack([means, self.means[gone]]),
-        )
+            if party in absent:
+                old = absent.pop(party)
+                rounds[j] += decay * self.rounds[old]
+                means[j] = self.means[old] + (means[j] - self.means[old]) / rounds[j]
+        kept = [j for j in absent.values() if decay * self.rounds[j] > FORGOTTEN]
+        if kept:
+            parties = (*parties, *(self.parties[j] for j in kept))
+            rounds = np.concatenate([rounds, decay * self.rounds[kept]])
+            means = np.vstack([means, self.means[kept]])
+        return Trails(self.size, self.places, parties, rounds, means)
 
     def evidence(self, count: int) -> Block | None:
         """Return the evidence of the first so many parties' averages, None if those are of one
