@@ -130,7 +130,10 @@ def robustness(
         str, typer.Option(help="mlp, ours, or byzfl, that of ByzFL's benchmark.")
     ] = "mlp",
     methods: Annotated[str, typer.Option(help="Names with commas; byzfl-... for peers.")] = "",
-    attacks: Annotated[str, typer.Option(help="Names with commas; none for no attack.")] = "",
+    attacks: Annotated[
+        str,
+        typer.Option(help="Names with commas; none for no attack; NAME-optimised@N: see the docs."),
+    ] = "",
     heterogeneity: Annotated[
         str, typer.Option(help="Of iid, dirichlet-ALPHA, one-class, gamma-SHARE, with commas.")
     ] = "",

@@ -5,6 +5,7 @@ import pytest
 
 import consilience as cs
 from consilience.lab.attacks import Knowledge, registry
+from consilience.lab.attacks.optimised import CALLS
 from consilience.lab.federation import Federation, Round, sgd
 from consilience.lab.models import linear_regression, torch
 from consilience.lab.training import Parties, shard
@@ -82,6 +83,17 @@ def test_settings_reach_the_attack(asking) -> None:
     mean = trained("mean", "asks", rounds=1, settings={"scale": 2.5})[0]
     assert np.allclose(mean.value, 0, atol=1e-6)  # 5 honest cancel 2 adversaries at 2.5 times
     assert mean.miss == pytest.approx(1, abs=1e-5)
+
+
+def test_an_attack_may_search_in_some_rounds_only() -> None:
+    calls = []
+
+    def rule(updates):
+        calls.append(updates)
+        return updates.mean(0)
+
+    trained(rule, "optimised_ipm", rounds=5, settings={"every": 3})
+    assert len(calls) == 5 + 2 * CALLS
 
 
 def test_a_rule_takes_the_place_of_a_method() -> None:

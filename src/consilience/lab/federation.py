@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from consilience import Consensus, Memory, UpdateError, aggregate
 from consilience.catalogue import Method
-from consilience.lab.attacks import Knowledge, make
+from consilience.lab.attacks import Attack, Knowledge, Poison, make
 from consilience.lab.models import Tensor, torch
 from consilience.lab.runner import Record, Tick
 from consilience.lab.training import Parties
@@ -34,6 +34,15 @@ _log = logging.getLogger(__name__)
 Array = NDArray[Any]
 Rule = Callable[[Array], Array]  # (J, K) -> (K,); may keep a state, may be deep-copied
 Optimizer = Callable[[Tensor, Tensor], Tensor]  # parameters, consensus -> parameters
+
+
+class _Scene(NamedTuple):
+    """The round that adversaries are asked for, as far as they may use it."""
+
+    parameters: Tensor
+    round: int
+    honest: Sequence[str]
+    bad: Sequence[str]
 
 
 class Round(NamedTuple):
@@ -66,6 +75,8 @@ class Federation:
     memory: Memory = field(default_factory=Memory)
     watch: Callable[[Round], None] = lambda round: None  # told of every round
     record: RunRecord | None = None  # where every round is written down
+    _plot: Attack | None = field(default=None, init=False)  # made once: an attack may remember
+    _scene: _Scene | None = field(default=None, init=False)
 
     def run(
         self,
@@ -128,19 +139,28 @@ class Federation:
         bad: Sequence[str],
         rng: np.random.Generator,
     ) -> Any:
-        def train(poison: Any, count: int) -> Any:
-            return self.parties.gradients(parameters, round, bad[:count], poison).numpy()
+        self._scene = _Scene(parameters, round, honest, bad)
+        if self._plot is None:
+            classes = self.parties.model.classes
+            knowledge = Knowledge(train=self._train, aggregate=self._ask, classes=classes)
+            self._plot = make(self.attack, knowledge, **self.settings)
+        return self._plot(known.astype(np.float32), len(bad), rng)
 
-        def answer(rows: Array) -> Array:
-            updates = dict(zip([*honest, *bad], rows, strict=True))
-            # Copies, so that asking leaves no trace; a memory replaces what it keeps, so a shallow
-            # copy of it is enough.
-            method = copy.deepcopy(self.method)
-            return self._answer(updates, rows.shape[1], method, copy.copy(self.memory))[0]
+    def _train(self, poison: Poison, count: int) -> Array:
+        """What adversaries would send this round if they trained, on poisoned data."""
+        assert self._scene is not None
+        parameters, round, _, bad = self._scene
+        rows: Array = self.parties.gradients(parameters, round, bad[:count], poison).numpy()
+        return rows
 
-        knowledge = Knowledge(train=train, aggregate=answer, classes=self.parties.model.classes)
-        attack = make(self.attack, knowledge, **self.settings)
-        return attack(known.astype(np.float32), len(bad), rng)
+    def _ask(self, rows: Array) -> Array:
+        """What the server would make of these updates this round."""
+        assert self._scene is not None
+        updates = dict(zip([*self._scene.honest, *self._scene.bad], rows, strict=True))
+        # Copies, so that asking leaves no trace; a memory replaces what it keeps, so a shallow
+        # copy of it is enough.
+        method = copy.deepcopy(self.method)
+        return self._answer(updates, rows.shape[1], method, copy.copy(self.memory))[0]
 
     def _answer(
         self, updates: dict[str, Any], size: int, method: str | Method | Rule, memory: Memory

@@ -4,6 +4,9 @@ How bad it is, is how far the consensus moves from the mean μ of the honest upd
 of the aggregator at most: a grid, then a golden-section search about the best of it. A rule that
 excludes outliers is moved furthest just before it notices, so the search may well climb a cliff;
 it keeps the best it has seen.
+
+With `every`, the search is made anew only every so many rounds, and what it found sent in between:
+where a round of training is expensive, twenty calls more are all the more so.
 """
 
 from __future__ import annotations
@@ -24,26 +27,32 @@ _GOLDEN = (3 - 5**0.5) / 2
 
 
 @register
-def optimised_ipm(knowledge: Knowledge, taus: Sequence[float] = TAUS) -> Attack:
+def optimised_ipm(knowledge: Knowledge, taus: Sequence[float] = TAUS, every: int = 1) -> Attack:
     """−τμ, with the worst τ between the least and the largest of `taus`, the grid."""
-    return _optimised(knowledge, lambda mu, sd, tau: -tau * mu, sorted(taus))
+    return _optimised(knowledge, lambda mu, sd, tau: -tau * mu, sorted(taus), every)
 
 
 @register
-def optimised_alie(knowledge: Knowledge, sizes: Sequence[float] = SIZES) -> Attack:
+def optimised_alie(knowledge: Knowledge, sizes: Sequence[float] = SIZES, every: int = 1) -> Attack:
     """μ − z·sd, with the worst z of either sign; `sizes` is the grid, without the signs."""
     grid = sorted({sign * size for size in sizes for sign in (-1, 1)})
-    return _optimised(knowledge, lambda mu, sd, z: mu - z * sd, grid)
+    return _optimised(knowledge, lambda mu, sd, z: mu - z * sd, grid, every)
 
 
 def _optimised(
-    knowledge: Knowledge, bad: Callable[[Array, Array, float], Array], grid: Sequence[float]
+    knowledge: Knowledge,
+    bad: Callable[[Array, Array, float], Array],
+    grid: Sequence[float],
+    every: int,
 ) -> Attack:
     aggregate = knowledge.aggregate
     if aggregate is None:
         raise ValueError("an optimised attack tries the aggregator: give Knowledge an `aggregate`")
 
+    rounds, best = 0, 0.0
+
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
+        nonlocal rounds, best
         mu, sd = moments(honest)
 
         def displacement(size: float) -> float:
@@ -51,7 +60,10 @@ def _optimised(
             moved = float(np.linalg.norm(aggregate(np.vstack([honest, sent])) - mu))
             return moved if np.isfinite(moved) else np.inf  # a NaN is as far as one can get
 
-        return send(bad(mu, sd, maximise(displacement, grid)), honest, count)
+        if rounds % every == 0:
+            best = maximise(displacement, grid)
+        rounds += 1
+        return send(bad(mu, sd, best), honest, count)
 
     return attack
 

@@ -71,7 +71,8 @@ class Plan:
         _among("method", self.methods, (*methods(), *peers()))
         for name in self.methods:
             _method(name, adversaries=1)  # raises if ByzFL is not installed
-        _among("attack", self.attacks, (NONE, *SUITE))
+        for label in self.attacks:
+            _attack(label)
         for name in self.heterogeneity:
             _divider(name)
         for share in self.momentum:
@@ -167,7 +168,7 @@ def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Record]
     # Most peers refuse to work with a majority of adversaries, which f may be of the honest alone.
     told = min(settings["adversaries"], (HONEST + present - 1) // 2)
     bad = {f"adversary{k}": _adversary(protocol, seed, k) for k in range(present)}
-    attack, attack_settings = SUITE.get(settings["attack"], ("gaussian", {}))
+    attack, attack_settings = _attack(settings["attack"])
     model, seen = kind.model(), Seen(list(honest), list(bad))
     federation = Federation(
         Parties(model, {**honest, **bad}, seed, BATCH, settings["momentum"]),
@@ -301,6 +302,18 @@ def _nobody_empty(labels: Labels, alpha: float, rng: np.random.Generator) -> lis
         parts = dirichlet(labels, HONEST, alpha, rng)
         if all(len(part) for part in parts):
             return parts
+
+
+def _attack(label: str) -> tuple[str, dict[str, Any]]:
+    """The attack of that label in the suite; alie-optimised@10 searches every tenth round only."""
+    kind, _, every = label.partition("@")
+    _among("attack", (kind,), (NONE, *SUITE))
+    name, settings = SUITE.get(kind, ("gaussian", {}))  # none: there is nobody to send it
+    if kind == label:
+        return name, settings
+    if not kind.endswith("-optimised") or not every.isdigit() or int(every) < 1:
+        raise ValueError(f"{label!r}: only an optimised attack has an @, and rounds after it")
+    return name, {**settings, "every": int(every)}
 
 
 def _among(what: str, found: tuple[str, ...], known: tuple[str, ...]) -> None:
