@@ -132,7 +132,7 @@ def robustness(
     methods: Annotated[str, typer.Option(help="Names with commas; byzfl-... for peers.")] = "",
     attacks: Annotated[
         str,
-        typer.Option(help="Names with commas; none for no attack; NAME-optimised@N: see the docs."),
+        typer.Option(help="Names with commas; none for no attack; NAME@N: search every N rounds."),
     ] = "",
     heterogeneity: Annotated[
         str, typer.Option(help="Of iid, dirichlet-ALPHA, one-class, gamma-SHARE, with commas.")

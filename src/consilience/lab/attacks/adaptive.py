@@ -13,7 +13,7 @@ every round, for a memory would average out what changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,39 +52,53 @@ class Plan:
 
 
 @register
-def adaptive(knowledge: Knowledge, calls: int = CALLS) -> Attack:
-    """The worst found of displacement, direction, noise and number of groups together."""
+def adaptive(knowledge: Knowledge, calls: int = CALLS, every: int = 1) -> Attack:
+    """The worst found of displacement, direction, noise and number of groups together.
+
+    calls  of the aggregator, at most, in a round of search
+    every  so many rounds there is one; what it found is sent in between
+    """
     aggregate = knowledge.aggregate
     if aggregate is None:
         raise ValueError("an adaptive attack tries the aggregator: give Knowledge an `aggregate`")
 
+    rounds, plan = 0, Plan(0, 0.0, 0.0)
+
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
-        mu = moments(honest)[0]
+        nonlocal rounds, plan
         scene = _Scene(honest, count, rng)
-        found: dict[Plan, float] = {}
-
-        def best(plans: Iterable[Plan]) -> Plan:
-            """Try those that are new, while calls are left; return the best of all so far."""
-            for plan in plans:
-                if plan not in found and len(found) < calls:
-                    with np.errstate(all="ignore"):
-                        value = aggregate(np.vstack([honest, scene.sent(plan)]))
-                        moved = float(np.linalg.norm(value - mu))
-                    found[plan] = moved if np.isfinite(moved) else np.inf
-            return max(found, key=lambda plan: found[plan])
-
-        directions = range(len(scene.directions))
-        best(Plan(d, 0.4, 1.0) for d in directions)
-        top = best(Plan(1, *values) for values in _TRIES)
-        top = best(replace(top, z=z) for z in SIZES)
-        top = best(replace(top, noise=noise) for noise in NOISES)
-        top = best(replace(top, groups=groups) for groups in SPLITS)
-        top = best(replace(top, direction=d) for d in directions)
-        for step in (1.3, 1.15):
-            top = best(replace(top, z=top.z * factor) for factor in (1 / step, step))
-        return scene.sent(top)
+        if rounds % every == 0:
+            plan = _search(scene, aggregate, calls)
+        rounds += 1
+        return scene.sent(plan)
 
     return attack
+
+
+def _search(scene: _Scene, aggregate: Callable[[Array], Array], calls: int) -> Plan:
+    """Return the plan that moves the aggregator furthest from μ, of those there are calls for."""
+    found: dict[Plan, float] = {}
+
+    def best(plans: Iterable[Plan]) -> Plan:
+        """Try those that are new, while calls are left; return the best of all so far."""
+        for plan in plans:
+            if plan not in found and len(found) < calls:
+                with np.errstate(all="ignore"):
+                    value = aggregate(np.vstack([scene.honest, scene.sent(plan)]))
+                    moved = float(np.linalg.norm(value - scene.mu))
+                found[plan] = moved if np.isfinite(moved) else np.inf
+        return max(found, key=lambda plan: found[plan])
+
+    directions = range(len(scene.directions))
+    best(Plan(d, 0.4, 1.0) for d in directions)
+    top = best(Plan(1, *values) for values in _TRIES)
+    top = best(replace(top, z=z) for z in SIZES)
+    top = best(replace(top, noise=noise) for noise in NOISES)
+    top = best(replace(top, groups=groups) for groups in SPLITS)
+    top = best(replace(top, direction=d) for d in directions)
+    for step in (1.3, 1.15):
+        top = best(replace(top, z=top.z * factor) for factor in (1 / step, step))
+    return top
 
 
 class _Scene:

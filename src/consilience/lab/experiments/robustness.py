@@ -28,7 +28,7 @@ import numpy as np
 from consilience import methods
 from consilience.catalogue import DEFAULT
 from consilience.lab import mnist
-from consilience.lab.attacks import SUITE
+from consilience.lab.attacks import NEEDS_AGGREGATOR, SUITE
 from consilience.lab.federation import Federation, Round, Rule, sgd
 from consilience.lab.models import Model, Tensor, cnn_mnist, mlp, torch
 from consilience.lab.partitions import (
@@ -311,8 +311,8 @@ def _attack(label: str) -> tuple[str, dict[str, Any]]:
     name, settings = SUITE.get(kind, ("gaussian", {}))  # none: there is nobody to send it
     if kind == label:
         return name, settings
-    if not kind.endswith("-optimised") or not every.isdigit() or int(every) < 1:
-        raise ValueError(f"{label!r}: only an optimised attack has an @, and rounds after it")
+    if kind not in NEEDS_AGGREGATOR or not every.isdigit() or int(every) < 1:
+        raise ValueError(f"{label!r}: only an attack that searches has an @, and rounds after it")
     return name, {**settings, "every": int(every)}
 
 
