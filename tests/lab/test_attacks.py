@@ -274,6 +274,17 @@ def test_alie_z_by_the_formula(parties, count, quantile):
     assert np.allclose(z, stats.norm.ppf(quantile), atol=1e-12)
 
 
+DISGUISES = ((True, 1), (True, 2), (False, 1), (False, 2))  # steady, round
+
+
+def test_a_steady_disguise_is_the_same_in_every_round():
+    honest = np.random.default_rng(0).standard_normal((10, 500))
+    sent = [make("alie", z=1.0, noise=1.0, steady=s)(honest, 3, RNG(r)) for s, r in DISGUISES]
+    assert (sent[0] == sent[1]).all()
+    assert (sent[2] != sent[3]).mean() > 0.99
+    assert abs(np.corrcoef(sent[0])[0, 1] - np.corrcoef(sent[2])[0, 1]) < 0.2
+
+
 def test_noise_is_each_adversarys_own_and_in_proportion_to_the_spread():
     honest = honest_updates(size=20_000)
     sd = honest.std(0)

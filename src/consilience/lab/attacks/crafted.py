@@ -39,12 +39,17 @@ def ipm(knowledge: Knowledge, tau: float = 0.5) -> Attack:
 
 @register
 def alie(
-    knowledge: Knowledge, z: float | None = None, sign: Literal[1, -1] = 1, noise: float = 0.0
+    knowledge: Knowledge,
+    z: float | None = None,
+    sign: Literal[1, -1] = 1,
+    noise: float = 0.0,
+    steady: bool = False,
 ) -> Attack:
     """A little is enough, μ − sign·z·sd (Baruch, Baruch and Goldberg 2019).
 
-    z      None: the largest that still lets enough honest parties look worse, see `supported_z`
-    noise  each adversary adds noise of its own, of this many sd
+    z       None: the largest that still lets enough honest parties look worse, see `supported_z`
+    noise   each adversary adds noise of its own, of this many sd
+    steady  the noise is drawn once, so that no average over rounds takes the disguise away
     """
     if sign not in (1, -1):
         raise ValueError(f"sign is 1 or -1, not {sign!r}")
@@ -52,6 +57,7 @@ def alie(
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
         mu, sd = moments(honest)
         by = supported_z(len(honest), count) if z is None else z
+        rng = np.random.default_rng(0) if steady else rng
         return send(_with_noise(mu - sign * by * sd, noise * sd, count, rng), honest, count)
 
     return attack
