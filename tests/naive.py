@@ -515,7 +515,7 @@ def pairwise(rounds, slack=None):
         }
         for pair, voice in read_pairs(now, lasting, dict.fromkeys(lasting, K), slack)[3].items():
             shared[pair] = max(shared[pair], voice)
-    full = min(1.5, slack)
+    full = min(2, slack)
     weights = {}
     for a in now:
         length = (s[a] / t) ** 0.5

@@ -69,10 +69,10 @@ def test_a_clique_of_copies_has_one_over_its_size_of_a_vote():
 
 
 def test_trust_is_full_then_as_loud_and_then_fades():
-    lengths = np.array([0.1, 1.0, 1.5, 3.0, 6.0, 12.0])
+    lengths = np.array([0.1, 1.0, 2.0, 3.0, 6.0, 12.0])
     kept = trust(lengths**2, 3.0)
     assert kept[:3] == pytest.approx(1.0)
-    assert kept[3] * 3 == pytest.approx(1.5)  # heard as if it were one and a half long
+    assert kept[3] * 3 == pytest.approx(2.0)  # heard as if it were two long
     assert kept[5] / kept[4] == pytest.approx(0.25)  # inverse variance
     assert trust(lengths**2, 1.0)[2:] == pytest.approx(lengths[2:] ** -2.0)
 

@@ -13,7 +13,7 @@ The weight of a party is its vote times its trust.
   has 1/g of a vote. With a memory, κ is also that of the parties' averages over rounds (see
   `trails`), in which the noise that hides a shared purpose has faded; the larger of the two counts.
 - *Bounded trust.* A party's level is compared with the typical one, t. Better than t counts as t;
-  up to min(1.5, ρ) times the typical length it is heard in full, beyond that no louder, and beyond
+  up to min(2, ρ) times the typical length it is heard in full, beyond that no louder, and beyond
   ρ times less and less: its precision counts.
 - *Slack.* ρ, from 1 to 3, is how far levels can be believed. If the distances fit sums of levels as
   well as chance allows, the errors are independent noise, ρ = 1, and trust is inverse variance. If
@@ -45,7 +45,7 @@ Pairs = npt.NDArray[np.bool_]
 # seven that whisper do not outvote ten honest ones unless they are six times as quiet.
 _HEED = 0.2
 _MOST_HEED = 4.0  # times that of the median party, lest two copies near the mean decide
-_LOUDEST = 1.5  # typical lengths: how far a party is heard in full, slack permitting
+_LOUDEST = 2.0  # typical lengths: how far a party is heard in full, slack permitting
 _MOST_SLACK = 3.0
 _MOST_CLAIMED = 2.0  # votes, for however many samples
 # A misfit this small, relative to the distance, is none.
