@@ -249,6 +249,27 @@ def test_round_trip_of_any_number_and_name(tmp_path, noise, prior, decay, name):
     assert_same(cs.Memory.load(tmp_path / "memory.npz"), memory)
 
 
+@pytest.mark.parametrize(
+    ("what", "spoil"),
+    [
+        ("places", lambda x: x[::-1]),
+        ("places", lambda x: x + 10**6),
+        ("places", lambda x: x.astype(float)),
+        ("means", lambda x: x[:, 1:]),
+        ("means", lambda x: x * np.nan),
+        ("rounds", lambda x: -x),
+        ("rounds", lambda x: x * np.inf),
+    ],
+)
+def test_damaged_trails_are_found_when_they_are_read(used, tmp_path, what, spoil):
+    used.save(tmp_path / "memory.npz")
+    with np.load(tmp_path / "memory.npz") as file:
+        arrays = dict(file)
+    np.savez(tmp_path / "memory.npz", **{**arrays, what: spoil(arrays[what])})
+    with pytest.raises(cs.MemoryFileError, match="not a readable memory"):
+        cs.Memory.load(tmp_path / "memory.npz")
+
+
 def test_the_file_needs_no_pickle(used, tmp_path):
     used.save(tmp_path / "memory.npz")
     with np.load(tmp_path / "memory.npz", allow_pickle=False) as arrays:

@@ -177,15 +177,20 @@ class Memory:
                 )
             memory.known = Known(parties, _checked(arrays["noise"], (len(parties),)), latent)
         if header.get("trails") is not None:  # a memory of an earlier release has none
-            parties, places = tuple(header["trails"]["parties"]), arrays["places"]
-            memory.trails = Trails(
-                int(header["trails"]["size"]),
-                _checked(places, places.shape, np.int64).astype(np.intp),
-                parties,
-                _checked(arrays["rounds"], (len(parties),)),
-                _checked(arrays["means"], (len(parties), len(places))),
-            )
+            memory.trails = _trails(header["trails"], arrays)
         return memory
+
+
+def _trails(header: dict[str, Any], arrays: Any) -> Trails:
+    size, parties = int(header["size"]), tuple(header["parties"])
+    places = _checked(arrays["places"], (arrays["places"].size,), np.int64).astype(np.intp)
+    rounds = _checked(arrays["rounds"], (len(parties),))
+    means = _checked(arrays["means"], (len(parties), len(places)))
+    if (np.diff(places, prepend=-1, append=size) <= 0).any():
+        raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
+    if not (np.isfinite(means).all() and np.isfinite(rounds).all() and (rounds > 0).all()):
+        raise ValueError("a trail is not finite")
+    return Trails(size, places, parties, rounds, means)
 
 
 def _checked(array: Any, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:

@@ -1,6 +1,6 @@
 """Trails: what remains of each party's error when it is averaged over the rounds.
 
-What parties share for long, a purpose or data, is soon hidden in one round's noise: four parties
+What parties share for long, a purpose or data, is easily hidden in one round's noise: four parties
 with flipped labels and small batches look like four strangers. Noise fades in an average, what is
 shared does not. Distances of averages cannot be had from averaged distances, so a memory keeps the
 averages themselves, in a few thousand coordinates drawn once for all.
