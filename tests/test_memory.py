@@ -125,8 +125,7 @@ def test_newcomers_and_loners():
     np.testing.assert_allclose(alone.value, send(1, "z")["z"])
     assert np.isnan(memory.noise["z"])
     assert np.isfinite([memory.noise[p] for p in "abc"]).all()
-    own = dict(zip(memory.known.parties, memory.known.latent.own, strict=True))
-    assert [p for p in own if np.isnan(own[p])] == ["z"]
+    assert set(memory.known.parties) == set("abc")  # of z nothing is known
     joined = cs.aggregate(send(2, "bz"), "ivar-vb", memory)
     assert joined.weights["b"] > joined.weights["z"] > 0
 
@@ -213,8 +212,8 @@ def used():
         cs.aggregate(send(seed, parties), cs.ICOV(rank=2), memory)
     assert len(memory.evidence.blocks) == 3
     assert len(memory.trails.parties) == 6
-    assert np.isnan(memory.known.noise).any()
-    assert memory.known.latent.factors.shape == (6, 2)
+    assert np.isnan(memory.noise["z"])
+    assert memory.known.latent.factors.shape == (5, 2)
     return memory
 
 
@@ -234,8 +233,8 @@ def test_round_trip_of_an_empty_memory(tmp_path):
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    noise=st.lists(st.floats(), min_size=1, max_size=4),
-    prior=st.floats(allow_nan=False),
+    noise=st.lists(st.floats(0, allow_infinity=False), min_size=1, max_size=4),
+    prior=st.floats(0, allow_nan=False),
     decay=st.floats(0, 1),
     name=st.text(),
 )

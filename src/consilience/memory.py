@@ -4,29 +4,22 @@ Evidence of earlier rounds, discounted by ``decay`` each round; the parties' tra
 that follow them; and the noise levels and hidden directions last inferred, from which the next
 inference starts. Rounds with the same parties share a block of evidence, so with full participation
 the evidence stays one J×J matrix however long a memory lives.
-
-A memory is saved as one .npz file: plain arrays and a JSON header, no pickle.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from consilience.beliefs import Beliefs, Known, Latent
-from consilience.errors import ConsilienceError, MemoryFileError
+from consilience.errors import ConsilienceError
 from consilience.evidence import Block, Evidence, Positions
+from consilience.memory_file import Contents, read, write
 from consilience.tensors import Array
 from consilience.trails import FORGOTTEN, Trails
-from consilience.whole import whole
-
-_FORMAT = "consilience-memory"
-_VERSION = 1
 
 
 class Memory:
@@ -48,10 +41,11 @@ class Memory:
 
     @property
     def noise(self) -> dict[str, float]:
-        """The noise level last inferred of each party."""
-        if self.known is None:
-            return {}
-        return dict(zip(self.known.parties, map(float, self.known.noise), strict=True))
+        """The noise level last inferred of each party; NaN for one that was alone so far."""
+        found = dict.fromkeys(self.evidence.parties if self.evidence else (), float("nan"))
+        if self.known is not None:
+            found |= zip(self.known.parties, map(float, self.known.noise), strict=True)
+        return found
 
     def recall(self, now: Evidence) -> Evidence:
         """Return the evidence of a round together with what is remembered."""
@@ -74,7 +68,8 @@ class Memory:
         self.rounds += 1
         self.evidence = evidence
         self.trails = self.trails if trails is None else trails  # None: the method follows nobody
-        self.known = self._with_absent(beliefs.known)
+        told = _told(beliefs.known)
+        self.known = self.known if told is None else self._with_absent(told)
 
     def _with_absent(self, new: Known) -> Known:
         """Return what is known now, and still of parties whose evidence has been forgotten."""
@@ -99,109 +94,25 @@ class Memory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory to a file: whole or not at all."""
-        header, arrays = self._pack()
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        with whole(path) as partial, open(partial, "xb") as file:
-            np.savez(file, **arrays)
+        write(path, Contents(self.decay, self.rounds, self.evidence, self.known, self.trails))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
         """Read a memory from a file. A file that is not one is left alone and named."""
-        if not Path(path).exists():
-            raise MemoryFileError(f"{path}: no such file; start with Memory() and save it first")
-        try:
-            # Opened here, since numpy leaves a file that is not whole open.
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                header = json.loads(arrays["header"].tobytes())
-                if header["format"] != _FORMAT:
-                    raise MemoryFileError(f"{path}: not a memory but {header['format']!r}")
-                if header["version"] != _VERSION:
-                    raise MemoryFileError(
-                        f"{path}: memory version {header['version']}, this release reads {_VERSION}"
-                    )
-                return cls._unpack(header, arrays)
-        except MemoryFileError:
-            raise
-        except Exception as error:  # damage shows in too many ways to list
-            raise _foreign(path, error) from error
-
-    def _pack(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        header: dict[str, Any] = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "decay": self.decay,
-            "rounds": self.rounds,
-            "blocks": [],
-            "known": None,
-            "trails": None,
-        }
-        arrays: dict[str, Any] = {}
-        for b, block in enumerate(self.evidence.blocks if self.evidence else ()):
-            header["blocks"].append({"parties": block.parties, "count": block.count})
-            arrays[f"distances{b}"] = block.distances
-        if self.known is not None:
-            header["known"] = {"parties": self.known.parties, "latent": None}
-            arrays["noise"] = self.known.noise
-            latent = self.known.latent
-            if latent is not None:
-                header["known"]["latent"] = {"shared": latent.shared}
-                arrays["factors"], arrays["own"] = latent.factors, latent.own
-                arrays["prior"] = np.array(latent.prior_variance)
-        if self.trails is not None:
-            header["trails"] = {"size": self.trails.size, "parties": self.trails.parties}
-            arrays["places"] = self.trails.places.astype(np.int64)
-            arrays["rounds"], arrays["means"] = self.trails.rounds, self.trails.means
-        return header, arrays
-
-    @classmethod
-    def _unpack(cls, header: dict[str, Any], arrays: Any) -> Memory:
-        memory = cls(header["decay"])
-        memory.rounds = int(header["rounds"])
-        blocks = []
-        for b, block in enumerate(header["blocks"]):
-            distances = _checked(arrays[f"distances{b}"], (len(block["parties"]) + 1,) * 2)
-            if not np.isfinite(distances).all():
-                raise ValueError("a distance is not finite")
-            blocks.append(Block(tuple(block["parties"]), distances, float(block["count"])))
-        memory.evidence = Evidence(tuple(blocks)) if blocks else None
-        if header["known"] is not None:
-            parties = tuple(header["known"]["parties"])
-            latent = None
-            if header["known"]["latent"] is not None:
-                factors = arrays["factors"]
-                latent = Latent(
-                    _checked(factors, (len(parties), factors.shape[1])),
-                    _checked(arrays["own"], (len(parties),)),
-                    bool(header["known"]["latent"]["shared"]),
-                    float(arrays["prior"]),
-                )
-            memory.known = Known(parties, _checked(arrays["noise"], (len(parties),)), latent)
-        if header.get("trails") is not None:  # a memory of an earlier release has none
-            memory.trails = _trails(header["trails"], arrays)
+        found = read(path)
+        memory = cls(found.decay)
+        memory.rounds = found.rounds
+        memory.evidence, memory.known, memory.trails = found.evidence, found.known, found.trails
         return memory
 
 
-def _trails(header: dict[str, Any], arrays: Any) -> Trails:
-    size, parties = int(header["size"]), tuple(header["parties"])
-    places = _checked(arrays["places"], (arrays["places"].size,), np.int64).astype(np.intp)
-    rounds = _checked(arrays["rounds"], (len(parties),))
-    means = _checked(arrays["means"], (len(parties), len(places)))
-    if (np.diff(places, prepend=-1, append=size) <= 0).any():
-        raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
-    if not (np.isfinite(means).all() and np.isfinite(rounds).all() and (rounds > 0).all()):
-        raise ValueError("a trail is not finite")
-    return Trails(size, places, parties, rounds, means)
-
-
-def _checked(array: Any, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
-    if array.dtype != dtype or array.shape != shape:
-        expected = f"{np.dtype(dtype)} of shape {shape}"
-        raise ValueError(f"expected {expected}, found {array.dtype} {array.shape}")
-    return array
-
-
-def _foreign(path: str | os.PathLike[str], error: Exception) -> MemoryFileError:
-    return MemoryFileError(
-        f"{path}: not a readable memory ({error}); it was left as it is. "
-        "Move it away, or start a new Memory()"
-    )
+def _told(known: Known) -> Known | None:
+    """Return what is known of the parties of whom anything is: of one that was alone, nothing."""
+    at = np.flatnonzero(np.isfinite(known.noise))
+    if len(at) == len(known.parties):
+        return known
+    latent = known.latent
+    if latent is not None:
+        latent = replace(latent, factors=latent.factors[at], own=latent.own[at])
+    parties = tuple(known.parties[j] for j in at)
+    return Known(parties, known.noise[at], latent) if parties else None

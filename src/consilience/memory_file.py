@@ -1,0 +1,208 @@
+"""A memory's file: one .npz of plain arrays and a JSON header, no pickle.
+
+The arrays are stored uncompressed, so reading takes no more room than the file, and each has the
+archive's checksum. What the file says is checked: it may be damaged, or made to mislead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from consilience.beliefs import Known, Latent
+from consilience.errors import MemoryFileError
+from consilience.evidence import Block, Evidence
+from consilience.npy import parsed
+from consilience.tensors import Array
+from consilience.text import shown
+from consilience.trails import Trails
+from consilience.whole import whole
+
+_FORMAT = "consilience-memory"
+_VERSION = 1
+_MOST_ROUNDS = 10**9
+_MOST_COORDINATES = 2.0**48  # of one round: a petabyte
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a memory's file holds."""
+
+    decay: float
+    rounds: int
+    evidence: Evidence | None = None
+    known: Known | None = None
+    trails: Trails | None = None
+
+
+def write(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Write a file: whole or not at all."""
+    header, arrays = _packed(contents)
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with whole(path) as partial, open(partial, "xb") as file:
+        np.savez(file, **arrays)
+
+
+def read(path: str | os.PathLike[str]) -> Contents:
+    """Read a file; raise MemoryFileError for one that is not a memory."""
+    try:
+        with open(path, "rb") as file:
+            arrays = _arrays(file)
+        header = json.loads(arrays.pop("header").tobytes())
+        if header["format"] != _FORMAT:
+            raise MemoryFileError(f"{path}: not a memory but '{shown(header['format'])}'")
+        if header["version"] != _VERSION:
+            found = shown(header["version"])
+            raise MemoryFileError(f"{path}: memory version {found}, this release reads {_VERSION}")
+        return _unpacked(header, arrays)
+    except FileNotFoundError:
+        raise MemoryFileError(
+            f"{path}: no such file; start with Memory() and save it first"
+        ) from None
+    except MemoryFileError:
+        raise
+    except Exception as error:  # damage shows in too many ways to list
+        raise MemoryFileError(
+            f"{path}: not a readable memory ({shown(error, 200)}); it was left as it is. "
+            "Move it away, or start a new Memory()"
+        ) from error
+
+
+def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
+    header: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "decay": contents.decay,
+        "rounds": contents.rounds,
+        "blocks": [],
+        "known": None,
+        "trails": None,
+    }
+    arrays: dict[str, Any] = {}
+    for b, block in enumerate(contents.evidence.blocks if contents.evidence else ()):
+        header["blocks"].append({"parties": block.parties, "count": block.count})
+        arrays[f"distances{b}"] = block.distances
+    known, trails = contents.known, contents.trails
+    if known is not None:
+        header["known"] = {"parties": known.parties, "latent": None}
+        arrays["noise"] = known.noise
+        if known.latent is not None:
+            header["known"]["latent"] = {"shared": known.latent.shared}
+            arrays["factors"], arrays["own"] = known.latent.factors, known.latent.own
+            arrays["prior"] = np.array(known.latent.prior_variance)
+    if trails is not None:
+        header["trails"] = {"size": trails.size, "parties": trails.parties}
+        arrays["places"] = trails.places.astype(np.int64)
+        arrays["rounds"], arrays["means"] = trails.rounds, trails.means
+    return header, arrays
+
+
+def _arrays(file: IO[bytes]) -> dict[str, Array]:
+    """Return the arrays of a file, of which none is read before all their sizes are known."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("it is compressed, which no memory is")
+        if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+            raise ValueError("its arrays are larger than the file")
+        found = {
+            member.filename.removesuffix(".npy"): parsed(archive.read(member)).copy()
+            for member in members
+        }
+    if len(found) < len(members):
+        raise ValueError("an array occurs twice")
+    return found
+
+
+def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
+    decay = _number(header["decay"], "decay", 0, 1)
+    rounds = int(_number(header["rounds"], "rounds", 0, _MOST_ROUNDS, int))
+    evidence = _evidence(header["blocks"], arrays, rounds * _MOST_COORDINATES)
+    known = None if header["known"] is None else _known(header["known"], arrays)
+    trails = header.get("trails")  # a memory of an earlier release has none
+    found = Contents(
+        decay, rounds, evidence, known, None if trails is None else _trails(trails, arrays, rounds)
+    )
+    if arrays:
+        raise ValueError(f"its header does not speak of {', '.join(sorted(arrays)[:3])}")
+    return found
+
+
+def _evidence(
+    blocks: list[dict[str, Any]], arrays: dict[str, Array], most: float
+) -> Evidence | None:
+    found = []
+    for b, block in enumerate(blocks):
+        parties = _parties(block["parties"])
+        distances = _taken(arrays, f"distances{b}", (len(parties) + 1,) * 2)
+        if not (_within(distances, 0) and not np.diag(distances).any()):
+            raise ValueError("a squared distance is not a number from zero on")
+        if not np.allclose(distances, distances.T, rtol=1e-9, atol=0):
+            raise ValueError("a distance differs from the same one the other way")
+        count = _number(block["count"], "count", np.nextafter(0, 1), most)
+        found.append(Block(parties, distances, count))
+    if len({frozenset(block.parties) for block in found}) < len(found):
+        raise ValueError("evidence of the same parties occurs twice")
+    return Evidence(tuple(found)) if found else None
+
+
+def _known(header: dict[str, Any], arrays: dict[str, Array]) -> Known:
+    parties = _parties(header["parties"])
+    noise = _taken(arrays, "noise", (len(parties),))
+    latent = None
+    if header["latent"] is not None:
+        rank = arrays["factors"].shape[-1]
+        factors = _taken(arrays, "factors", (len(parties), rank))
+        own, prior = _taken(arrays, "own", (len(parties),)), _taken(arrays, "prior", ())
+        if not (_within(factors) and _within(own, 0) and prior >= 0):
+            raise ValueError("a hidden direction or its noise is not a number, or below zero")
+        latent = Latent(factors, own, bool(header["latent"]["shared"]), float(prior))
+    if not _within(noise, 0):
+        raise ValueError("a noise level is not a number from zero on")
+    return Known(parties, noise, latent)
+
+
+def _trails(header: dict[str, Any], arrays: dict[str, Array], most: int) -> Trails:
+    size = int(_number(header["size"], "size", 1, _MOST_COORDINATES, int))
+    parties = _parties(header["parties"])
+    places = _taken(arrays, "places", (arrays["places"].size,), np.int64).astype(np.intp)
+    rounds = _taken(arrays, "rounds", (len(parties),))
+    means = _taken(arrays, "means", (len(parties), len(places)))
+    if (np.diff(places, prepend=-1, append=size) <= 0).any():
+        raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
+    if not (_within(means) and _within(rounds, np.nextafter(0, 1), most)):
+        raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
+    return Trails(size, places, parties, rounds, means)
+
+
+def _taken(
+    arrays: dict[str, Array], name: str, shape: tuple[int, ...], dtype: Any = np.float64
+) -> Array:
+    array = arrays.pop(name)
+    if array.dtype != dtype or array.shape != shape:
+        expected = f"{np.dtype(dtype)} of shape {shape}"
+        raise ValueError(f"{name}: expected {expected}, found {array.dtype} {array.shape}")
+    return array
+
+
+def _within(array: Array, low: float = -np.inf, high: float = np.inf) -> bool:
+    return bool((np.isfinite(array) & (array >= low) & (array <= high)).all())
+
+
+def _number(value: Any, name: str, low: float, high: float, *kinds: type) -> float:
+    if type(value) not in (kinds or (int, float)) or not low <= value <= high:
+        raise ValueError(f"{name} is {shown(value)}, expected a number from {low:g} to {high:g}")
+    number: float = value
+    return number
+
+
+def _parties(value: Any) -> tuple[str, ...]:
+    texts = isinstance(value, list) and all(isinstance(party, str) for party in value)
+    if not texts or not 0 < len(value) == len(set(value)):
+        raise ValueError("parties are not a list of ids, all text and each once")
+    return tuple(value)
