@@ -185,7 +185,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(used: cs.Memory, parts, tmp
     header, expected = parts
     path = tmp_path / "memory.npz"
     content = path.read_bytes()
-    for bit in np.random.default_rng(0).choice(8 * len(content), 400, replace=False):
+    for bit in np.random.default_rng(0).choice(8 * len(content), 150, replace=False):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << (bit % 8)
         path.write_bytes(flipped)
