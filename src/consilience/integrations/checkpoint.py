@@ -1,12 +1,14 @@
 """Checkpoints: what a server needs to go on after it was killed, at whatever moment.
 
-A checkpoint is a folder, `round-000012`, with the model (safetensors), the memory (npz) and the
-rest (JSON); nothing in it is pickled. It is written under another name and renamed when it is whole
-and on the disk, so a folder of that name is never half a checkpoint. The last two rounds are kept.
+A checkpoint is a folder, `round-000012`, with the model (safetensors), the memory (npz), the rest
+(JSON), and the checksums of these, as `sha256sum --check` reads them; nothing in it is pickled. It
+is written under another name and renamed when it is whole and on the disk, so a folder of that name
+is never half a checkpoint. The last two rounds are kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -20,11 +22,14 @@ from numpy.typing import NDArray
 
 from consilience.errors import ConsilienceError
 from consilience.memory import Memory
+from consilience.text import shown
 
 Model = dict[str, NDArray[Any]]
 
 _FORMAT = "consilience-checkpoint"
-_VERSION = 1
+_VERSION = 2
+_FILES = ("memory.npz", "model.safetensors", "state.json")
+_SUMS = "SHA256SUMS"
 _KEPT = 2
 _UNFINISHED = ".saving-"
 
@@ -41,6 +46,7 @@ class Checkpoint:
     model: Model
     memory: Memory
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the checkpoint below a folder, whole or not at all; remove all but the last two."""
@@ -72,8 +78,10 @@ class Checkpoint:
             "round": self.round,
             "tensors": list(self.model),  # safetensors sorts them, and parties may rely on places
             "rejections": self.rejections,
+            "names": self.names,
         }
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        (folder / _SUMS).write_text(_sums(folder), encoding="utf-8")
         for file in folder.iterdir():
             _sync(file)
         _sync(folder)
@@ -92,7 +100,7 @@ def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
     except Exception as error:  # damage shows in too many ways to list
         before = f", or remove it to go on from {found[-2].name}" if len(found) > 1 else ""
         raise CheckpointError(
-            f"{found[-1]}: not a readable checkpoint ({error}); it was left as it is. "
+            f"{found[-1]}: not a readable checkpoint ({shown(error, 200)}); it was left as it is. "
             f"Name another folder{before}"
         ) from error
 
@@ -102,7 +110,9 @@ def fits(checkpoint: Mapping[str, NDArray[Any]], model: Mapping[str, NDArray[Any
     found, expected = ({k: (v.shape, v.dtype) for k, v in m.items()} for m in (checkpoint, model))
     for name in [*expected, *found]:
         if found.get(name) != expected.get(name):
-            return f"tensor '{name}' is {_said(found, name)}, expected {_said(expected, name)}"
+            return (
+                f"tensor '{shown(name)}' is {_said(found, name)}, expected {_said(expected, name)}"
+            )
     return None
 
 
@@ -113,6 +123,10 @@ def _said(tensors: Mapping[str, tuple[tuple[int, ...], Any]], name: str) -> str:
 def _read(folder: Path) -> Checkpoint:
     from safetensors.numpy import load_file
 
+    if not (folder / _SUMS).exists():
+        raise ValueError(f"it has no {_SUMS}: an earlier version made it, or it is not whole")
+    if (folder / _SUMS).read_text(encoding="utf-8") != _sums(folder):
+        raise ValueError(f"it is not what was saved: see sha256sum --check {_SUMS} in it")
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     if (state["format"], state["version"]) != (_FORMAT, _VERSION):
         raise ValueError(
@@ -121,11 +135,21 @@ def _read(folder: Path) -> Checkpoint:
     tensors = load_file(folder / "model.safetensors")
     model = {name: tensors[name] for name in state["tensors"]}
     memory = Memory.load(folder / "memory.npz")
-    return Checkpoint(int(state["round"]), model, memory, state["rejections"])
+    return Checkpoint(int(state["round"]), model, memory, state["rejections"], state["names"])
+
+
+def _sums(folder: Path) -> str:
+    """Return the checksums of a checkpoint's files, a line for each."""
+    lines = []
+    for name in _FILES:
+        with open(folder / name, "rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
 
 
 def _rounds(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("round-*") if path.name[6:].isdigit())
+    found = (path for path in root.glob("round-*") if path.name[6:].isdecimal())
+    return sorted(found, key=lambda path: int(path.name[6:]))
 
 
 def _sync(path: Path) -> None:

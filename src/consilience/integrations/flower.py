@@ -23,6 +23,7 @@ from consilience.errors import UpdateError
 from consilience.integrations.metrics import typical_metrics
 from consilience.integrations.rounds import Round, Rounds
 from consilience.memory import Memory
+from consilience.text import shown
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -38,6 +39,8 @@ from consilience.integrations import flower_replies as replied
 from consilience.integrations.flower_nodes import Nodes
 
 log = logging.getLogger("flwr")  # whose lines Flower shows to those who follow a run
+
+_SIMULATED = "InMemoryGrid"  # Flower's grid of simulations, which draw node ids anew in every run
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -85,7 +88,7 @@ class ConsilienceStrategy(FedAvg):
             log=log,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
-        self._nodes = Nodes(party_key)
+        self._nodes = Nodes(party_key, self.rounds)
         self._sent: ArrayRecord | None = None
 
     @property
@@ -122,6 +125,8 @@ class ConsilienceStrategy(FedAvg):
         found = self.rounds.resume(replied.tensors(initial_arrays))
         if found is not None:
             self._before = found.round
+            if type(grid).__name__ == _SIMULATED:
+                self.rounds.names.clear()
             initial_arrays = replied.record(found.model)
             log.info(
                 "Going on after round %d of %d, from %s",
@@ -222,8 +227,8 @@ class ConsilienceStrategy(FedAvg):
             log.warning(
                 "round %d: evaluation by party %s rejected: %s",
                 server_round + self._before,
-                party,
-                reason,
+                shown(party),
+                shown(reason, 200),
             )
         usable = {party: message for party, message in good.items() if party not in rejected}
         known = {} if self.rounds.last is None else self.rounds.last.weights
@@ -245,7 +250,8 @@ class ConsilienceStrategy(FedAvg):
             )
             return found
         except Exception as error:  # nor may what parties say in metrics end the run
-            log.warning("the metrics could not be combined: %s: %s", type(error).__name__, error)
+            why = f"{type(error).__name__}: {shown(error, 200)}"
+            log.warning("the metrics could not be combined: %s", why)
             return MetricRecord()
 
 

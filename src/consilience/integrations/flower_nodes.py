@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from flwr.app import Message
 
 from consilience.integrations.flower_replies import claimed_id
+from consilience.integrations.rounds import Rounds
 
 log = logging.getLogger("flwr")
 
@@ -21,9 +22,9 @@ class Nodes:
     that nobody is silenced by what another claims.
     """
 
-    def __init__(self, party_key: str | None = None) -> None:
+    def __init__(self, party_key: str | None, rounds: Rounds) -> None:
         self.party_key = party_key
-        self._names: dict[int, str] = {}  # of nodes that were heard, if there is a key
+        self._rounds = rounds  # which keeps the names of nodes that were heard, if there is a key
         self._asked: list[Message] = []
 
     def ask(self, messages: list[Message]) -> None:
@@ -37,26 +38,22 @@ class Nodes:
         answers, in its own name.
         """
         by_node = self._by_node(replies)
-        self._learn({node: found[0] for node, found in by_node.items() if found})
-        good, rejected = {}, {}
-        for node, found in by_node.items():
-            party = self.name(node)
-            others = [m.metadata.src_node_id for m in found if not m.has_error()]
-            if not found:
-                rejected[party] = "no reply in the time allowed"
-            elif len(found) > 1:
-                rejected[party] = f"{len(found)} replies to one message: which counts is unknown"
-            elif others and others[0] != node:
-                rejected[party] = f"node {others[0]} replied in its place"
-            else:
-                good[party] = found[0]
-        return good, rejected
+        reasons = {node: _unheard(node, found) for node, found in by_node.items()}
+        good = {node: found[0] for node, found in by_node.items() if reasons[node] is None}
+        self._learn(good)
+        rejected = {self.name(node): why for node, why in reasons.items() if why is not None}
+        return {self.name(node): message for node, message in good.items()}, rejected
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The party that each node heard so far is."""
+        return self._rounds.names
 
     def name(self, node: int) -> str:
         """Return the id of the party that a node is."""
         if self.party_key is None:
             return str(node)
-        return self._names.get(node, f"node-{node}")
+        return self.names.get(str(node), f"node-{node}")
 
     def _by_node(self, replies: Iterable[Message]) -> dict[int, list[Message]]:
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
@@ -74,15 +71,28 @@ class Nodes:
         if self.party_key is None:
             return
         claims = {
-            node: claimed_id(message, self.party_key)
+            str(node): claimed_id(message, self.party_key)
             for node, message in messages.items()
             if not message.has_error()
         }
-        taken = [*self._names.values(), *(c for n, c in claims.items() if n not in self._names)]
+        taken = [*self.names.values(), *(c for n, c in claims.items() if n not in self.names)]
         for node, claim in claims.items():
-            if node not in self._names:
+            if node not in self.names:
                 alone = claim is not None and taken.count(claim) == 1
                 free = alone and not str(claim).startswith("node-")
-                self._names[node] = str(claim) if free else f"node-{node}"
-            if claim != self._names[node]:
-                log.warning("node %d claims to be %s: it is %s", node, claim, self._names[node])
+                self.names[node] = str(claim) if free else f"node-{node}"
+            if claim != self.names[node]:
+                log.warning("node %s claims to be %s: it is %s", node, claim, self.names[node])
+
+
+def _unheard(node: int, found: list[Message]) -> str | None:
+    """Return why what answers a node's message does not count; None if it does."""
+    if not found:
+        return "no reply in the time allowed"
+    if len(found) > 1:
+        return f"{len(found)} replies to one message: which counts is unknown"
+    if found[0].has_error():  # in whoever's name
+        return None
+    if found[0].metadata.src_node_id != node:
+        return f"node {found[0].metadata.src_node_id} replied in its place"
+    return None if found[0].has_content() else "its reply holds nothing"

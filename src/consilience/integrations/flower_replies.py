@@ -7,7 +7,6 @@ is ever unpickled. Whatever is wrong with a reply is an `UpdateError` that says 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,11 +16,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from consilience.errors import UpdateError
+from consilience.integrations import metrics as claims
+from consilience.npy import parsed
+from consilience.text import shown
 
 Tensors = dict[str, NDArray[Any]]
 
 _NUMPY = "numpy.ndarray"
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _LONGEST_ID = 64
 
 
@@ -33,16 +34,12 @@ def tensors(record: Mapping[str, Array]) -> Tensors:
 def tensor(name: str, array: Array) -> NDArray[Any]:
     """Return an array as a view of its bytes."""
     if array.stype != _NUMPY:
-        raise UpdateError(f"tensor '{name}' is serialised as {array.stype!r}, expected {_NUMPY!r}")
+        found = f"tensor '{shown(name)}' is serialised as '{shown(array.stype)}'"
+        raise UpdateError(f"{found}, expected '{_NUMPY}'")
     try:
-        header = io.BytesIO(array.data)  # shares the bytes
-        shape, fortran, dtype = _HEADERS[npy.read_magic(header)](header)
-        if dtype.kind not in "fiub":
-            raise ValueError(f"{dtype} is not a type of numbers")
-        flat = np.frombuffer(array.data, dtype, offset=header.tell())
-        return flat.reshape(shape, order="F" if fortran else "C")
+        return parsed(array.data)
     except Exception as error:  # bytes can be wrong in any way
-        raise UpdateError(f"tensor '{name}' is not a .npy array ({_short(error)})") from None
+        raise UpdateError(f"tensor '{shown(name)}' is not a .npy array ({_short(error)})") from None
 
 
 def record(model: Tensors) -> ArrayRecord:
@@ -75,23 +72,18 @@ def update(message: Message) -> Tensors:
 
 def sample_count(message: Message, key: str) -> float:
     """Return how many samples a party says it used."""
-    found = metrics(message.content).get(key)
-    if isinstance(found, int | float) and math.isfinite(found) and found > 0:
-        return float(found)
-    said = "missing" if found is None else _short(repr(found))
-    raise UpdateError(f"its {key} is {said}, expected a positive number")
+    return claims.sample_count(metrics(message.content).get(key), key)
 
 
 def claimed_id(message: Message, key: str) -> str | None:
     """Return who a party says it is, if it says so in a way that fits into a line of a log."""
-    if message.has_error():
-        return None
     records: Iterable[Mapping[str, Any]] = (
         *message.content.metric_records.values(),
         *message.content.config_records.values(),
     )
     found = next((record[key] for record in records if key in record), None)
-    said = str(found) if isinstance(found, int | str) and not isinstance(found, bool) else ""
+    short = isinstance(found, str) or (isinstance(found, int) and abs(found) < 1 << 64)
+    said = str(found) if short and not isinstance(found, bool) else ""
     return said if said.isprintable() and 0 < len(said) <= _LONGEST_ID else None
 
 
@@ -101,7 +93,6 @@ def metrics(content: RecordDict) -> dict[str, Any]:
 
 
 def _short(text: object) -> str:
-    """Return the last line, which is where a traceback says what happened, cut to a length."""
+    """Return the last line, which is where a traceback says what happened."""
     lines = str(text).strip().splitlines() or [""]
-    last = "".join(c if c.isprintable() else "?" for c in lines[-1])
-    return last if len(last) <= 200 else last[:200] + "…"
+    return shown(lines[-1], 200)

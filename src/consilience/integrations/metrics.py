@@ -2,41 +2,76 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.errors import UpdateError
+from consilience.text import shown
+
 Values = NDArray[np.float64]
 
+_MOST_SAMPLES = 1e15  # sums and ratios of such numbers are numbers too
 
-def typical_metrics(
-    sent: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]
-) -> dict[str, Any]:
+
+def sample_count(said: Any, key: str) -> float:
+    """Return how many samples a party says it used."""
+    try:
+        found = "missing" if said is None else shown(reprlib.repr(said))
+        if isinstance(said, Real) and not isinstance(said, bool) and said > 0:
+            count = float(said)
+            if 1 / _MOST_SAMPLES <= count <= _MOST_SAMPLES:
+                return count
+            found += ", which no data can have"
+    except Exception:  # a number too large for a float, or to be written
+        found = f"no usable {type(said).__name__}"
+    raise UpdateError(f"its {key} is {found}, expected a positive number")
+
+
+def typical_metrics(sent: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, Any]:
     """Return the weighted median of each number, or list, that parties with most weight sent.
 
     A median, since a mean could be made anything by the least of the parties; most of the weight,
     lest one party fills the log with metrics of its own.
     """
     total = sum(weights.get(party, 0.0) for party in sent)
+    numbers = {party: _numbers(metrics) for party, metrics in sent.items()}
     found: dict[str, Any] = {}
-    for key in dict.fromkeys(key for metrics in sent.values() for key in metrics):
+    for key in dict.fromkeys(key for values in numbers.values() for key in values):
         by_shape: dict[tuple[int, ...], list[tuple[float, Values]]] = {}
-        for party, metrics in sent.items():
-            values = _numbers(metrics.get(key))
-            if values is not None:
-                by_shape.setdefault(values.shape, []).append((weights.get(party, 0.0), values))
+        for party, values in numbers.items():
+            if key in values:
+                pair = weights.get(party, 0.0), values[key]
+                by_shape.setdefault(values[key].shape, []).append(pair)
         for pairs in by_shape.values():
             if sum(weight for weight, _ in pairs) > total / 2:
-                found[str(key)] = _median(pairs).tolist()
+                found[key] = _median(pairs).tolist()
     return found
 
 
-def _numbers(value: Any) -> Values | None:
+def _numbers(metrics: Any) -> dict[str, Values]:
+    """Return those metrics of a party that are finite numbers, or lists of them, with a name."""
+    found: dict[str, Values] = {}
+    try:
+        for key, value in metrics.items():
+            values = _values(value)
+            if isinstance(key, str) and values is not None:
+                found[key] = values
+    except Exception:  # no metrics, whatever it is
+        return {}
+    return found
+
+
+def _values(value: Any) -> Values | None:
+    if not isinstance(value, Real | list | tuple | np.ndarray):
+        return None
     try:
         values = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+    except Exception:  # words, lists in lists, a number too large for a float
         return None
     return values if values.ndim <= 1 and np.isfinite(values).all() else None
 

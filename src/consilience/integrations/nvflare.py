@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience.catalogue import DEFAULT
-from consilience.integrations.metrics import typical_metrics
+from consilience.errors import UpdateError
+from consilience.integrations.metrics import sample_count, typical_metrics
 from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
+from consilience.text import shown
 
 try:
     from nvflare.apis.fl_constant import FLMetaKey
@@ -62,7 +64,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
     def accept_model(self, model: FLModel) -> None:
         """Take what a client sent; it is judged when all have been heard."""
-        name = str((model.meta or {}).get("client_name", "nobody"))
+        name = str(_meta(model).get("client_name", "nobody"))
         self._sent.setdefault(name, []).append(model)
 
     def reset_stats(self) -> None:
@@ -74,25 +76,19 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         if self._rounds is None:
             self._rounds = self._started()
         updates: dict[str, Any] = {}
-        counts: dict[str, Any] = {}
+        counts: dict[str, float] = {}
         rejected: dict[str, str] = {}
         for party, models in self._sent.items():
-            said = models[0].params_type
-            if len(models) > 1:
-                rejected[party] = f"{len(models)} results in one round: which counts is unknown"
-            elif said != ParamsType(self.params_type):
-                rejected[party] = (
-                    f"sent {getattr(said, 'value', said)}, expected {self.params_type}"
-                )
-            else:
+            try:
+                counts[party] = self._count(models)
                 updates[party] = models[0].params
-                # FLARE's clients need not say how much they did.
-                counts[party] = (models[0].meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+            except UpdateError as error:
+                rejected[party] = str(error)
         model = self._global_model()
         ended = self._rounds.close(self._round(), updates, model, counts, rejected)
         if ended.consensus and self.memory:
-            self._rounds.memory.save(self.memory)
-        metrics = {p: self._sent[p][0].metrics or {} for p in updates if p not in ended.rejected}
+            self._keep(self._rounds.memory, self.memory)
+        metrics = {p: self._sent[p][0].metrics for p in updates if p not in ended.rejected}
         self.reset_stats()
         whole = model is not None  # then the round's model is the next one, not a difference
         kind = "FULL" if whole else self.params_type if ended.consensus else "DIFF"
@@ -101,6 +97,24 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             params=dict(ended.model or {}),
             metrics=typical_metrics(metrics, ended.weights) or None,
         )
+
+    def _count(self, models: list[FLModel]) -> float:
+        """Return how much a client says it did; raise if what it sent cannot count."""
+        if len(models) > 1:
+            raise UpdateError(f"{len(models)} results in one round: which counts is unknown")
+        said = models[0].params_type
+        if said != ParamsType(self.params_type):
+            found = shown(getattr(said, "value", said))
+            raise UpdateError(f"sent {found}, expected {self.params_type}")
+        # FLARE's clients need not say how much they did.
+        steps = _meta(models[0]).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+        return sample_count(steps, "sample count")
+
+    def _keep(self, memory: Memory, path: str) -> None:
+        try:
+            memory.save(path)
+        except OSError as error:  # rather a round that is forgotten than none
+            log.error("the memory is not kept in %s: %s", path, error)
 
     def _started(self) -> Rounds:
         known = Memory.load(self.memory) if self.memory and Path(self.memory).exists() else Memory()
@@ -114,3 +128,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         """Return the round's number in the record, from one on; FLARE counts from zero."""
         found = self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) if self.fl_ctx else None
         return 1 + int(found or 0)
+
+
+def _meta(model: FLModel) -> dict[str, Any]:
+    return model.meta if isinstance(model.meta, dict) else {}

@@ -13,17 +13,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from traceback import format_tb
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.alone import tried_alone
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.consensus import Consensus, aggregate
-from consilience.errors import ConsilienceError, UpdateError
+from consilience.errors import ConsilienceError
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Model, fits, latest
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.text import shown
+
+_REASON = 400  # characters of what is said of a party, most of it foreign
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +76,7 @@ class Rounds:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("consilience"))
     # Of each party ever rejected: how often, when last, and why then.
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
     last: Round | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +94,7 @@ class Rounds:
             raise CheckpointError(
                 f"{self.checkpoint}: its model is another: {difference}. Name another folder"
             )
-        self.memory, self.rejections = found.memory, found.rejections
+        self.memory, self.rejections, self.names = found.memory, found.rejections, found.names
         return found
 
     def close(
@@ -106,7 +112,7 @@ class Rounds:
         """
         memory = copy.copy(self.memory)  # a memory replaces what it keeps, so this is enough
         consensus, note, found = self._consensus(updates, model, sample_counts, memory)
-        refused = {**(rejected or {}), **found}
+        refused = {p: shown(why, _REASON) for p, why in {**(rejected or {}), **found}.items()}
         if consensus and len(consensus.parties) < self.minimum:
             note = f"{len(consensus.parties)} usable updates, expected {self.minimum} at least"
             consensus = None
@@ -137,25 +143,32 @@ class Rounds:
         if model is not None and self.step is not None:
             centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
         try:
-            consensus = aggregate(updates, self.method, memory, centre, counts)
+            try:
+                consensus = aggregate(updates, self.method, memory, centre, counts)
+            except ConsilienceError:
+                raise
+            except Exception:  # of somebody's making: who is it?
+                tried = tried_alone(updates, centre)
+                consensus = aggregate(tried, self.method, memory, centre, counts)
             return consensus, None, consensus.rejected
-        except UpdateError as error:
-            return None, str(error), error.rejected
         except ConsilienceError as error:
-            return None, str(error), {}
+            return None, str(error), getattr(error, "rejected", {})
         except Exception as error:  # a run of days must not end by what one party found out
-            self.log.exception("the aggregation failed")
-            return None, f"the aggregation failed: {type(error).__name__}: {error}", {}
+            why = f"the aggregation failed: {type(error).__name__}: {shown(error, _REASON)}"
+            self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
+            return None, why, {}
 
     def _moved(self, model: Model | None, value: dict[str, NDArray[Any]]) -> Model:
         """Return the next model, in the dtypes of the present one; its tensors are new."""
         if model is None:
             return value
         for name, tensor in model.items():
+            # The consensus may be of another library, if the parties' tensors are.
+            sent = np.asarray(value[name])
             if self.step is None:
-                value[name] = value[name].astype(tensor.dtype, copy=False)
+                value[name] = sent.astype(tensor.dtype, copy=False)
             elif tensor.dtype.kind == "f":
-                value[name] = (tensor + self.step * value[name]).astype(tensor.dtype, copy=False)
+                value[name] = (tensor + self.step * sent).astype(tensor.dtype, copy=False)
             else:  # a difference of counters or masks says nothing
                 value[name] = tensor
         return {name: value[name] for name in model}
@@ -166,13 +179,12 @@ class Rounds:
         for party, reason in rejected.items():
             before = self.rejections.get(party, {"times": 0})
             self.rejections[party] = {"times": before["times"] + 1, "round": round, "why": reason}
-            self.log.warning("round %d: party %s rejected: %s", round, party, reason)
+            self.log.warning("round %d: party %s rejected: %s", round, shown(party), reason)
         for party, reason in (consensus.reasons if consensus else {}).items():
             if consensus and party not in rejected:
+                named, why = shown(party), shown(reason, _REASON)
                 weight = consensus.weights[party]
-                self.log.warning(
-                    "round %d: party %s (weight %.3g): %s", round, party, weight, reason
-                )
+                self.log.warning("round %d: party %s (weight %.3g): %s", round, named, weight, why)
         if note:
             self.log.warning("round %d: the model stays as it is: %s", round, note)
 
@@ -181,7 +193,9 @@ class Rounds:
         self._append(round, ended)
         if self.checkpoint is not None and ended.model is not None:
             try:
-                Checkpoint(round, ended.model, self.memory, self.rejections).save(self.checkpoint)
+                Checkpoint(round, ended.model, self.memory, self.rejections, self.names).save(
+                    self.checkpoint
+                )
             except Exception as error:  # rather a run that cannot be resumed than none
                 self.log.error("no checkpoint of round %d in %s: %s", round, self.checkpoint, error)
 
@@ -196,5 +210,5 @@ class Rounds:
                 note=ended.note,
                 rejected=ended.rejected,
             )
-        except (OSError, ConsilienceError) as error:
+        except Exception as error:  # nor is a line of the record worth a run
             self.log.error("round %d is missing in the record %s: %s", round, self.record, error)

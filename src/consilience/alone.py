@@ -1,0 +1,29 @@
+"""Who made a round fail: found by trying each update by itself.
+
+Parties send trees and arrays of any kind. What they can do to the code that reads them cannot all
+be foreseen, but it need not be: whoever makes it fail alone is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from consilience.consensus import aggregate
+from consilience.errors import ConsilienceError, UpdateError
+from consilience.text import shown
+
+
+def tried_alone(updates: Mapping[str, Any], center: Any = None) -> dict[str, Any]:
+    """Return the updates; in the place of one that fails by itself, the error that says so."""
+    return {party: _tried(update, center) for party, update in updates.items()}
+
+
+def _tried(update: Any, center: Any) -> Any:
+    try:
+        aggregate({"it": update}, "mean", None, center)
+    except ConsilienceError:
+        pass  # it is rejected in good order, also among others
+    except Exception as error:
+        return UpdateError(f"it cannot be read ({type(error).__name__}: {shown(error, 200)})")
+    return update
