@@ -29,6 +29,20 @@ def lacking(number):
     return parties
 
 
+def nested(number):
+    """A shard in which one party sent lists in lists in lists."""
+    parties = load(number, size=1000)
+    if number == 1:
+        for _ in range(5000):
+            parties["h4"] = [parties["h4"]]
+    return parties
+
+
+def failing(number):
+    """A shard that nobody can load, for a reason deep below."""
+    return failing(number)
+
+
 def center(number):
     return {"w": np.random.default_rng(number).standard_normal(COORDINATES).astype(np.float32)}
 

@@ -117,6 +117,14 @@ def test_who_is_bad_in_one_shard_is_rejected_in_all(cluster):
     assert missing.rejected == {"h3": "it is not in every shard"}
 
 
+def test_who_cannot_be_walked_through_costs_itself_alone(cluster):
+    client, _ = cluster
+    found = aggregate_shards(client, [partial(shards.nested, n) for n in range(3)])
+    assert set(found.rejected) == {"h4"}
+    with pytest.raises(RecursionError):
+        aggregate_shards(client, [partial(shards.failing, n) for n in range(2)])
+
+
 def test_memory_centers_and_sampling(cluster):
     client, _ = cluster
     large = [partial(shards.load, n, size=400_000) for n in range(2)]

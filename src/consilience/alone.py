@@ -16,12 +16,12 @@ from consilience.text import shown
 
 def tried_alone(updates: Mapping[str, Any], center: Any = None) -> dict[str, Any]:
     """Return the updates; in the place of one that fails by itself, the error that says so."""
-    return {party: _tried(update, center) for party, update in updates.items()}
+    return {party: _tried(party, update, center) for party, update in updates.items()}
 
 
-def _tried(update: Any, center: Any) -> Any:
+def _tried(party: str, update: Any, center: Any) -> Any:
     try:
-        aggregate({"it": update}, "mean", None, center)
+        aggregate({party: update}, "mean", None, center)
     except ConsilienceError:
         pass  # it is rejected in good order, also among others
     except Exception as error:

@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 
+from consilience.alone import tried_alone
 from consilience.beliefs import Estimator
 from consilience.catalogue import DEFAULT, resolve
 from consilience.combine import combine
@@ -38,6 +40,7 @@ Load = Callable[[], Mapping[str, Any]]
 Save = Callable[[int, Any], Any]  # the shard's number, its part of the consensus
 
 _RETRIES = 3
+_DEEP = 100  # calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,13 @@ class Shard:
     @classmethod
     def loaded(cls, load: Load, center: Load | None) -> Shard:
         """Load the shard where this runs."""
-        return cls(parse(load(), None if center is None else center()))
+        updates, around = load(), None if center is None else center()
+        try:
+            return cls(parse(updates, around))
+        except ConsilienceError:
+            raise
+        except Exception:  # of somebody's making: who is it?
+            return cls(parse(tried_alone(updates, around), around))
 
     def observe(self, bad: Mapping[str, str], exact: bool) -> Observed:
         """Return the evidence of the shard, without parties found to be bad elsewhere."""
@@ -134,9 +143,7 @@ class Shards:
             for begin, low, high in zip(edges, cuts, cuts[1:], strict=False)
         ]
         futures = [
-            self.client.submit(
-                Shard.look, shard, dict(self.rejected), at, pure=False, retries=_RETRIES
-            )
+            _submit(self.client, Shard.look, shard, dict(self.rejected), at)
             for shard, at in zip(self.shards, mine, strict=True)
         ]
         return np.hstack(self.client.gather(futures))
@@ -144,27 +151,14 @@ class Shards:
     def combine(self, weights: Vector, *, check: bool) -> float:
         """Have each worker form its shards of the sum; only a number comes back."""
         self.parts = [
-            self.client.submit(
-                Shard.combine,
-                shard,
-                dict(self.rejected),
-                weights,
-                check,
-                pure=False,
-                retries=_RETRIES,
-            )
+            _submit(self.client, Shard.combine, shard, dict(self.rejected), weights, check)
             for shard in self.shards
         ]
-        off = self.client.gather(
-            [self.client.submit(_second, part, pure=False) for part in self.parts]
-        )
+        off = self.client.gather([_submit(self.client, _second, part) for part in self.parts])
         return float(sum(off)) / self.size
 
     def _each(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        futures = [
-            self.client.submit(task, shard, *arguments, pure=False, retries=_RETRIES)
-            for shard in self.shards
-        ]
+        futures = [_submit(self.client, task, shard, *arguments) for shard in self.shards]
         found: list[Any] = self.client.gather(futures)
         return found
 
@@ -202,16 +196,13 @@ def aggregate_shards(
     started = perf_counter()
     around: Sequence[Load | None] = centers or [None] * len(shards)
     loaded = [
-        client.submit(Shard.loaded, load, center, pure=False, retries=_RETRIES)
+        _submit(client, Shard.loaded, load, center)
         for load, center in zip(shards, around, strict=True)
     ]
     engine = Shards(client, loaded)
     verdict = deliberate(engine, chosen, memory, exact=exact)
     value = client.gather(
-        [
-            client.submit(_saved, save, n, part, pure=False, retries=_RETRIES)
-            for n, part in enumerate(engine.parts)
-        ]
+        [_submit(client, _saved, save, n, part) for n, part in enumerate(engine.parts)]
     )
     if memory is not None:
         memory.keep(verdict.evidence, verdict.beliefs, verdict.trails)
@@ -224,3 +215,20 @@ def _second(part: tuple[Any, float]) -> float:
 
 def _saved(save: Save | None, number: int, part: tuple[Any, float]) -> Any:
     return part[0] if save is None else save(number, part[0])
+
+
+def _submit(client: Any, task: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the future of a task on a worker."""
+    return client.submit(_run, task, *arguments, pure=False, retries=_RETRIES)
+
+
+def _run(task: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a task. An error from deep below loses its traceback: Dask's client hangs on such."""
+    try:
+        return task(*arguments)
+    except Exception as error:
+        if sum(1 for _ in walk_tb(error.__traceback__)) < _DEEP:
+            raise
+        failed = error
+    failed.__cause__ = failed.__context__ = None
+    raise failed.with_traceback(None)

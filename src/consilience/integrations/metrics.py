@@ -22,11 +22,10 @@ def sample_count(said: Any, key: str) -> float:
     """Return how many samples a party says it used."""
     try:
         found = "missing" if said is None else shown(reprlib.repr(said))
-        if isinstance(said, Real) and not isinstance(said, bool) and said > 0:
-            count = float(said)
-            if 1 / _MOST_SAMPLES <= count <= _MOST_SAMPLES:
-                return count
-            found += ", which no data can have"
+        count = float(said) if isinstance(said, Real) and not isinstance(said, bool) else 0.0
+        if 1 / _MOST_SAMPLES <= count <= _MOST_SAMPLES:
+            return count
+        found += ", which no data can have" if count > 0 else ""
     except Exception:  # a number too large for a float, or to be written
         found = f"no usable {type(said).__name__}"
     raise UpdateError(f"its {key} is {found}, expected a positive number")

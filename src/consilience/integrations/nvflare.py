@@ -64,8 +64,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
     def accept_model(self, model: FLModel) -> None:
         """Take what a client sent; it is judged when all have been heard."""
-        name = str(_meta(model).get("client_name", "nobody"))
-        self._sent.setdefault(name, []).append(model)
+        name = _meta(model).get("client_name")
+        self._sent.setdefault(name if isinstance(name, str) else "nobody", []).append(model)
 
     def reset_stats(self) -> None:
         """Forget what was sent in the round that has ended."""
