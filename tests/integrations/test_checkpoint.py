@@ -1,9 +1,6 @@
 """Checkpoints: whole or not there, whatever happens meanwhile."""
 
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -65,49 +62,6 @@ def test_the_same_round_again_replaces_the_first(tmp_path: Path):
     assert found is not None
     assert found.model["z"].max() == 9.0
     assert os.listdir(tmp_path) == ["round-000001"]
-
-
-ENDLESS = """
-import sys
-import numpy as np
-from consilience.integrations.rounds import Rounds
-
-model = {"x": np.zeros(20_000, np.float32)}
-rounds = Rounds(checkpoint=sys.argv[1] + "/run", record=sys.argv[1] + "/run.jsonl", step=1.0)
-found = rounds.resume(model)
-number, model = (found.round, found.model) if found else (0, model)
-while True:
-    number += 1
-    draw = np.random.default_rng(number)
-    sent = {str(j): {"x": (1 + draw.standard_normal(20_000) / 10).astype("f4")} for j in range(4)}
-    model = rounds.close(number, {**sent, "eve": {"x": np.full(20_000, np.nan, "f4")}}, model).model
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.integration
-def test_a_kill_at_any_moment_loses_at_most_the_round_at_hand(tmp_path: Path):
-    said = 0
-    for attempt in range(5):
-        process = subprocess.Popen(
-            [sys.executable, "-c", ENDLESS, tmp_path], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        first = int(process.stdout.readline())
-        assert first in (said + 1, said + 2)  # what was killed before it could be said was kept
-        time.sleep(0.05 + 0.037 * attempt)
-        process.kill()
-        rest = process.stdout.read().split()
-        process.stdout.close()
-        process.wait(30)
-        said = int(rest[-1]) if rest else first
-        found = latest(tmp_path / "run")
-        assert found is not None
-        assert found.round in (said, said + 1)
-        assert found.memory.rounds == found.round
-        assert found.rejections["eve"]["times"] == found.round
-        # As many steps of one as there were rounds: none was lost, none was made twice.
-        assert float(found.model["x"].mean()) == pytest.approx(found.round, rel=0.01)
 
 
 def test_a_disk_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, caplog):

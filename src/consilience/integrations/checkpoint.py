@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,15 @@ class Checkpoint:
         try:
             self._write(partial)
             if target.exists():  # a run begun anew over an old one's folder
-                os.replace(target, root / f"{_UNFINISHED}old-{secrets.token_hex(4)}")
+                _put_away(target)
             os.replace(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         _sync(root)
-        for old in [*_rounds(root)[:-_KEPT], *root.glob(f"{_UNFINISHED}*")]:
+        with suppress(OSError):  # what cannot be removed now is removed the next time
+            for old in _rounds(root)[:-_KEPT]:
+                _put_away(old)
+        for old in root.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(old, ignore_errors=True)
         return target
 
@@ -150,6 +154,11 @@ def _sums(folder: Path) -> str:
 def _rounds(root: Path) -> list[Path]:
     found = (path for path in root.glob("round-*") if path.name[6:].isdecimal())
     return sorted(found, key=lambda path: int(path.name[6:]))
+
+
+def _put_away(path: Path) -> None:
+    """Take a checkpoint's name from it before it is removed, lest a kill leaves half of one."""
+    os.replace(path, path.with_name(f"{_UNFINISHED}old-{secrets.token_hex(4)}"))
 
 
 def _sync(path: Path) -> None:
