@@ -139,7 +139,12 @@ def _read(folder: Path) -> Checkpoint:
     tensors = load_file(folder / "model.safetensors")
     model = {name: tensors[name] for name in state["tensors"]}
     memory = Memory.load(folder / "memory.npz")
-    return Checkpoint(int(state["round"]), model, memory, state["rejections"], state["names"])
+    rejections, names = state["rejections"], state["names"]
+    if not all(isinstance(party, str) for party in names.values()):
+        raise ValueError("a party's name is no text")
+    if not all(isinstance(one["times"], int) for one in rejections.values()):
+        raise ValueError("a party was rejected how often?")
+    return Checkpoint(int(state["round"]), model, memory, rejections, names)
 
 
 def _sums(folder: Path) -> str:

@@ -88,7 +88,7 @@ class ConsilienceStrategy(FedAvg):
             log=log,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
-        self._nodes = Nodes(party_key, self.rounds)
+        self._nodes = Nodes(party_key, self.rounds.names)
         self._sent: ArrayRecord | None = None
 
     @property

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from flwr.app import Message
 
 from consilience.integrations.flower_replies import claimed_id
-from consilience.integrations.rounds import Rounds
 
 log = logging.getLogger("flwr")
 
@@ -22,9 +21,10 @@ class Nodes:
     that nobody is silenced by what another claims.
     """
 
-    def __init__(self, party_key: str | None, rounds: Rounds) -> None:
+    def __init__(self, party_key: str | None = None, names: dict[str, str] | None = None) -> None:
         self.party_key = party_key
-        self._rounds = rounds  # which keeps the names of nodes that were heard, if there is a key
+        # Node -> party, of the nodes that were heard if there is a key. Kept by whoever gave it.
+        self.names = {} if names is None else names
         self._asked: list[Message] = []
 
     def ask(self, messages: list[Message]) -> None:
@@ -43,11 +43,6 @@ class Nodes:
         self._learn(good)
         rejected = {self.name(node): why for node, why in reasons.items() if why is not None}
         return {self.name(node): message for node, message in good.items()}, rejected
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The party that each node heard so far is."""
-        return self._rounds.names
 
     def name(self, node: int) -> str:
         """Return the id of the party that a node is."""

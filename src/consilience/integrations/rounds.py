@@ -28,7 +28,8 @@ from consilience.memory import Memory
 from consilience.record import Record
 from consilience.text import shown
 
-_REASON = 400  # characters of what is said of a party, most of it foreign
+_REASON = 400  # characters of what is said of a party: some of it may be foreign
+_NOTE = 1000  # of what is said of a round
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,8 @@ class Rounds:
             raise CheckpointError(
                 f"{self.checkpoint}: its model is another: {difference}. Name another folder"
             )
-        self.memory, self.rejections, self.names = found.memory, found.rejections, found.names
+        self.memory, self.rejections = found.memory, found.rejections
+        self.names.update(found.names)
         return found
 
     def close(
@@ -152,7 +154,7 @@ class Rounds:
                 consensus = aggregate(tried, self.method, memory, centre, counts)
             return consensus, None, consensus.rejected
         except ConsilienceError as error:
-            return None, str(error), getattr(error, "rejected", {})
+            return None, shown(error, _NOTE), getattr(error, "rejected", {})
         except Exception as error:  # a run of days must not end by what one party found out
             why = f"the aggregation failed: {type(error).__name__}: {shown(error, _REASON)}"
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
