@@ -101,7 +101,7 @@ class Memory:
         """Write the memory to a file: whole or not at all."""
         header, arrays = self._pack()
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        with whole(path) as partial, open(partial, "xb") as file:
+        with whole(path) as file:
             np.savez(file, **arrays)
 
     @classmethod
