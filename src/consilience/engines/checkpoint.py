@@ -134,7 +134,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         if file.size > safetensors.LONGEST_HEADER:
             raise UpdateError(f"{file.name}: has {file.size} bytes, more than an index should")
-        found = safetensors.read_json(file, 0, file.size, "this index").get("weight_map")
+        found = safetensors.read_json(file, 0, file.size, "this index", 2).get("weight_map")
     finally:
         file.close()
     if not isinstance(found, dict):

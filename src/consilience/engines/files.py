@@ -28,6 +28,7 @@ from consilience.errors import ConsilienceError, UpdateError
 from consilience.evidence import sampled_spans
 from consilience.memory import Memory
 from consilience.tensors import Array
+from consilience.text import shown
 from consilience.updates import Leaves, Updates, parse
 from consilience.updates import Path as Key
 
@@ -270,10 +271,12 @@ def _named(parties: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, Path
 
 def _check_target(target: Path, inputs: Sequence[Path]) -> None:
     """Refuse an output that would cost an input, or a folder with something in it."""
-    if os.path.exists(target):
-        for part in (part for path in inputs for part in _parts(path)):
-            if os.path.exists(part) and os.path.samefile(part, target):
-                raise ConsilienceError(f"{target}: is one of the inputs; choose another output")
+    there = [os.stat(target)] if os.path.exists(target) else []
+    for path in inputs if there else ():
+        if any(os.path.samestat(part, there[0]) for part in _parts(path)):
+            raise ConsilienceError(
+                f"{shown(target)}: is one of the inputs, of {shown(path)}; choose another output"
+            )
     if target.suffix.lower() in {".safetensors", ".npz"}:
         if target.is_dir():
             raise ConsilienceError(f"{target}: is a folder, expected a file's name")
@@ -284,12 +287,14 @@ def _check_target(target: Path, inputs: Sequence[Path]) -> None:
         raise ConsilienceError(f"{target}: expected the name of a .safetensors or .npz file")
 
 
-def _parts(path: Path) -> Iterator[Path]:
-    """Yield a path, and those in it if it is a folder that can be looked into."""
-    yield path
-    if os.path.isdir(path):
-        with suppress(OSError):
-            yield from path.iterdir()
+def _parts(path: Path) -> Iterator[os.stat_result]:
+    """Yield what a path is, and what lies in it if it is a folder. Links in there are not followed:
+    nobody's link to the output shall stop a merge, and to replace the output does not harm it."""
+    with suppress(OSError, ValueError):
+        yield os.stat(path)
+        if os.path.isdir(path):
+            for name in os.listdir(path):
+                yield os.lstat(path / name)
 
 
 def _shards(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:

@@ -11,9 +11,9 @@ import io
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from consilience.engines.stored import File, FileArray
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.tensors import Tensor
 from consilience.text import shown
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _LARGEST_DIRECTORY = 1 << 23  # bytes
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
@@ -79,9 +82,10 @@ def read(file: File) -> dict[str, Tensor]:
         raise UpdateError(f"{file.name}: truncated or not an .npz file ({shown(error)})") from None
     if len(members) > MOST_TENSORS:
         raise UpdateError(f"{file.name}: holds {len(members)} arrays, at most {MOST_TENSORS}")
-    places = {name: _place(file, name, member) for name, member in _by_name(file, members).items()}
-    _check_apart(file, members, places)
-    return {name: _array(file, name, *place) for name, place in places.items()}
+    by_name = _by_name(file, members)
+    places = {name: _named(file, name, _place, member) for name, member in by_name.items()}
+    _check_apart(file, members, places.values())
+    return {name: _named(file, name, _array, place) for name, place in places.items()}
 
 
 def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
@@ -125,55 +129,63 @@ def _by_name(file: File, members: list[zipfile.ZipInfo]) -> dict[str, zipfile.Zi
     return found
 
 
-def _place(file: File, name: str, member: zipfile.ZipInfo) -> tuple[int, int]:
+def _named(file: File, name: str, look: Callable[[File, T], R], at: T) -> R:
+    """Look at an array, and say which it is if something is wrong with it."""
+    try:
+        return look(file, at)
+    except UpdateError as error:
+        raise UpdateError(f"{file.name}: array '{shown(name)}': {error}") from None
+
+
+def _place(file: File, member: zipfile.ZipInfo) -> tuple[int, int]:
     """Return which bytes of the file a member takes. Where they start its own header tells, not
     the directory."""
-    where, at = f"{file.name}: array '{shown(name)}'", member.header_offset
+    at = member.header_offset
     if member.compress_type != zipfile.ZIP_STORED:
         raise UpdateError(
-            f"{where} is compressed and cannot be read in pieces: "
+            "is compressed and cannot be read in pieces: "
             "convert the file with np.savez(new, **np.load(old))"
         )
     if not 0 <= at <= file.size - _LOCAL_HEADER.size:
-        raise UpdateError(f"{where}: the archive's directory points outside of the file")
+        raise UpdateError("the archive's directory points outside of the file")
     fields = _LOCAL_HEADER.unpack(file.read(at, _LOCAL_HEADER.size))
     if fields[0] != b"PK\x03\x04":
-        raise UpdateError(f"{where}: the archive's directory points to something else")
+        raise UpdateError("the archive's directory points to something else")
     start = at + _LOCAL_HEADER.size + fields[-2] + fields[-1]
     end = start + member.file_size
     if member.flag_bits & 1 or member.compress_size != member.file_size or end > file.size:
-        raise UpdateError(f"{where}: the archive's directory does not fit the file")
+        raise UpdateError("the archive's directory does not fit the file")
     return start, end
 
 
 def _check_apart(
-    file: File, members: list[zipfile.ZipInfo], places: Mapping[str, tuple[int, int]]
+    file: File, members: list[zipfile.ZipInfo], places: Iterable[tuple[int, int]]
 ) -> None:
     """Raise if members share bytes: a small file would be a large model."""
-    ends = [end for _, end in places.values()]
-    spans = sorted(zip((member.header_offset for member in members), ends, strict=True))
+    starts = (member.header_offset for member in members)
+    spans = sorted(zip(starts, (end for _, end in places), strict=True))
     for (_, end), (begin, _) in pairwise(spans):
         if begin < end:
             raise UpdateError(f"{file.name}: two arrays share the bytes {begin} to {end}")
 
 
-def _array(file: File, name: str, start: int, end: int) -> Tensor:
-    where = f"{file.name}: array '{shown(name)}'"
+def _array(file: File, place: tuple[int, int]) -> Tensor:
+    start, end = place
     head = file.read(start, min(_LONGEST_NPY_HEADER, end - start))
     fields, length = _npy_header(head)
     if set(fields) != {"descr", "fortran_order", "shape"}:
-        raise UpdateError(f"{where} has a broken header, or not that of an array of numbers")
+        raise UpdateError("has a broken header, or not that of an array of numbers")
     code = fields["descr"][1:-1]
     if not _NUMBERS.fullmatch(code):
         what = "pickled objects, which are never loaded" if "O" in code else code
-        raise UpdateError(f"{where}: expected numbers, found {what}")
+        raise UpdateError(f"expected numbers, found {what}")
     shape = tuple(int(number) for number in re.findall(r"\d+", fields["shape"]))
     if fields["fortran_order"] == "True" and len(shape) > 1:
         raise UpdateError(
-            f"{where} lies in Fortran order: save it with np.savez(..., np.ascontiguousarray(a))"
+            "lies in Fortran order: save it with np.savez(..., np.ascontiguousarray(a))"
         )
     dtype, begin = np.dtype(code), start + length
-    size = sized(where, shape, dtype.name, dtype.itemsize, end - begin)
+    size = sized(shape, dtype.name, dtype.itemsize, end - begin)
     return Tensor(FileArray(file, begin, dtype, size), dtype.name, shape, None)
 
 

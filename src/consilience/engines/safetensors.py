@@ -43,6 +43,10 @@ _DTYPES = {
     "BOOL": "bool",
     "C64": "complex64",
 }
+_STORED = {
+    code: np.dtype("<u2" if code == "BF16" else name).newbyteorder("<")
+    for code, name in _DTYPES.items()
+}
 _NAMES = {name: code for code, name in _DTYPES.items()}
 
 Metadata = dict[str, str]
@@ -51,7 +55,7 @@ Metadata = dict[str, str]
 def read(file: File, longest: int = LONGEST_HEADER) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors of a file, which stay in it, and its metadata."""
     start = data_start(file, longest)
-    header = read_json(file, _BEFORE_HEADER, start - _BEFORE_HEADER, "its safetensors header")
+    header = read_json(file, _BEFORE_HEADER, start - _BEFORE_HEADER, "its safetensors header", 8)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise UpdateError(f"{file.name}: its __metadata__ is not a mapping of text to text")
@@ -64,7 +68,12 @@ def read(file: File, longest: int = LONGEST_HEADER) -> tuple[dict[str, Tensor], 
     for text in (*header, *metadata, *metadata.values()):
         if not is_text(text):
             raise UpdateError(f"{file.name}: '{shown(text)}' in its header is half a character")
-    tensors = {name: _tensor(file, name, entry, start) for name, entry in header.items()}
+    tensors = {}
+    for name, entry in header.items():
+        try:
+            tensors[name] = _tensor(file, entry, start)
+        except UpdateError as error:
+            raise UpdateError(f"{file.name}: tensor '{shown(name)}': {error}") from None
     _check_cover(file, tensors, start)
     return tensors, metadata
 
@@ -96,11 +105,12 @@ def data_start(file: File, longest: int = LONGEST_HEADER) -> int:
     return _BEFORE_HEADER + length
 
 
-def read_json(file: File, start: int, length: int, what: str) -> dict[str, Any]:
-    """Return a JSON object that lies in a file, if it is not so rich that it fills the memory."""
+def read_json(file: File, start: int, length: int, what: str, each: int) -> dict[str, Any]:
+    """Return a JSON object that lies in a file, if it is not so rich that it fills the memory:
+    for ``each`` tensor an honest one has so many values."""
     raw = file.read(start, length)
-    # Before each value in JSON there is one of these; in an honest text there are eight a tensor.
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > 8 * MOST_TENSORS:
+    # Before each value there is one of these.
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > each * MOST_TENSORS:
         raise UpdateError(f"{file.name}: {what} has more values than {MOST_TENSORS} tensors need")
     try:
         found = json.loads(raw.decode(), object_pairs_hook=_unique)
@@ -146,46 +156,42 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _tensor(file: File, name: str, entry: Any, start: int) -> Tensor:
-    where = f"{file.name}: tensor '{shown(name)}'"
+def _tensor(file: File, entry: Any, start: int) -> Tensor:
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise UpdateError(f"{where} lacks a dtype, shape or data_offsets") from None
-    if not isinstance(shape, list) or not are_counts([*shape, begin, end]):
-        raise UpdateError(f"{where}: its shape and offsets are not all counts")
+        raise UpdateError("lacks a dtype, shape or data_offsets") from None
+    if not isinstance(shape, list) or not _are_counts([*shape, begin, end]):
+        raise UpdateError("its shape and offsets are not all counts")
     if not isinstance(code, str) or code not in _DTYPES:
-        found = shown(code) if isinstance(code, str) else "no dtype"
+        found = shown(code) if isinstance(code, str) else "of no dtype"
         raise UpdateError(
-            f"{where} is {found}, expected float16, 32, 64 or bfloat16, or integers: convert it"
+            f"is {found}, expected float16, 32, 64 or bfloat16, or integers: convert it"
         )
     if not begin <= end <= file.size - start:
         raise UpdateError(
-            f"{where} lies at bytes {begin} to {end} of {file.size - start}: the file is truncated "
-            "or its header wrong"
+            f"lies at bytes {begin} to {end} of {file.size - start}: the file is truncated or its "
+            "header wrong"
         )
-    dtype = np.dtype("<u2" if code == "BF16" else f"<{np.dtype(_DTYPES[code]).str[1:]}")
-    size = sized(where, shape, code, dtype.itemsize, end - begin)
+    dtype = _STORED[code]
+    size = sized(shape, code, dtype.itemsize, end - begin)
     return Tensor(FileArray(file, start + begin, dtype, size), _DTYPES[code], tuple(shape), None)
 
 
-def are_counts(numbers: Sequence[Any]) -> bool:
-    """Tell whether a stranger's numbers can be lengths and places in a file."""
+def _are_counts(numbers: list[Any]) -> bool:
     return all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
 
 
-def sized(where: str, shape: Sequence[int], dtype: str, itemsize: int, room: int) -> int:
+def sized(shape: Sequence[int], dtype: str, itemsize: int, room: int) -> int:
     """Return how many numbers a shape has; raise unless they fill so many bytes."""
     if len(shape) > _MOST_DIMENSIONS:
-        raise UpdateError(f"{where} has {len(shape)} dimensions, at most {_MOST_DIMENSIONS} exist")
+        raise UpdateError(f"has {len(shape)} dimensions, at most {_MOST_DIMENSIONS} exist")
     # Without the zeros, as in numpy: 0 × 2^61 × 2^61 is a shape no array can have.
     if math.prod(count for count in shape if count) * itemsize >= 1 << 62:
-        raise UpdateError(f"{where} has {room} bytes, expected more than there are: its shape lies")
+        raise UpdateError(f"has {room} bytes, expected more than there are: its shape lies")
     size = math.prod(shape)
     if size * itemsize != room:
-        raise UpdateError(
-            f"{where} has {room} bytes, expected {size * itemsize} of {dtype} {shown(shape)}"
-        )
+        raise UpdateError(f"has {room} bytes, expected {size * itemsize} of {dtype} {shown(shape)}")
     return size
 
 
