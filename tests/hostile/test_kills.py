@@ -101,7 +101,7 @@ def test_merges(tmp_path: Path, monkeypatch, suffix):
     assert all(np.array_equal(load(out)[name], new[name]) for name in new)
     assert left(tmp_path) == []
     killed = ends.count(-signal.SIGKILL)
-    print(f"{out}: {killed} of {len(ends)} killed, {fresh} times new, {rubbish} leftovers removed")
+    print(f"{out}: {killed} of {len(ends)} killed, {fresh} times new, {rubbish} leftovers seen")
     assert killed > len(ends) // 4
 
 
@@ -130,5 +130,5 @@ def test_records_and_memories(tmp_path: Path, monkeypatch):
     memory.save(kept)
     assert [r.round for r in cs.Record.read(record)] == list(range(1, before + 2))
     assert left(tmp_path) == []
-    print(f"{KILLS} killed, {before} rounds, {torn} torn lines, {rubbish} leftovers removed")
+    print(f"{KILLS} killed, {before} rounds, {torn} torn lines, {rubbish} leftovers seen")
     assert before > 0

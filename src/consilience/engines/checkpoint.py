@@ -56,9 +56,7 @@ def open_checkpoint(path: Path, files: ExitStack, kept: int = 0) -> Checkpoint:
     return _open_file(path, files, kept)
 
 
-def _open_file(
-    path: Path, files: ExitStack, kept: int, longest: int = safetensors.LONGEST_HEADER
-) -> Checkpoint:
+def _open_file(path: Path, files: ExitStack, kept: int) -> Checkpoint:
     kind = path.suffix.lower()
     if kind in _PICKLES:
         raise UpdateError(
@@ -72,7 +70,7 @@ def _open_file(
     files.callback(file.close)
     if kind == ".npz":
         return Checkpoint(path, npz.read(file), (file,))
-    tensors, metadata = safetensors.read(file, longest)
+    tensors, metadata = safetensors.read(file)
     return Checkpoint(path, tensors, (file,), metadata)
 
 
@@ -81,38 +79,40 @@ def _open_folder(path: Path, files: ExitStack, kept: int) -> Checkpoint:
     if not os.path.lexists(index):
         return _open_unindexed(path, files, kept)
     places = _weight_map(index)
-    parts = _open_shards(path, sorted(set(places.values())), files, kept)
+    shards = _open_shards(path, sorted(set(places.values())), files, kept)
     tensors: dict[str, Tensor] = {}
     metadata: safetensors.Metadata = {}
-    for name, part in parts.items():
-        for tensor in part.tensors:
+    for name, file in shards.items():
+        held, more = safetensors.read(file)
+        for tensor in held:
             if places.get(tensor) != name:
                 raise UpdateError(
-                    f"{part.files[0].name}: holds tensor '{shown(tensor)}', unlike {INDEX} says"
+                    f"{file.name}: holds tensor '{shown(tensor)}', unlike {INDEX} says"
                 )
-        tensors.update(part.tensors)
-        metadata.update(part.metadata)
+        tensors.update(held)
+        metadata.update(more)
     for tensor, name in places.items():
         if tensor not in tensors:
             raise UpdateError(
-                f"{parts[name].files[0].name}: lacks tensor '{shown(tensor)}', which {INDEX} "
-                "promises"
+                f"{shards[name].name}: lacks tensor '{shown(tensor)}', which {INDEX} promises"
             )
-    opened = tuple(file for part in parts.values() for file in part.files)
-    return Checkpoint(path, tensors, opened, metadata, places)
+    return Checkpoint(path, tensors, tuple(shards.values()), metadata, places)
 
 
-def _open_shards(
-    path: Path, names: Sequence[str], files: ExitStack, kept: int
-) -> dict[str, Checkpoint]:
-    """Open the shards of one model, which may have no more of anything than one file."""
-    parts, longest = {}, safetensors.LONGEST_HEADER
+def _open_shards(path: Path, names: Sequence[str], files: ExitStack, kept: int) -> dict[str, File]:
+    """Open the files of one model, whose headers may be no longer than that of one file."""
+    shards: dict[str, File] = {}
     for name in names:
-        parts[name] = part = _open_file(path / name, files, kept, longest)
-        (file,) = part.files
-        longest -= safetensors.data_start(file)
+        file = shards[name] = File(path / name, kept)
+        files.callback(file.close)
         kept -= file.size if file.size <= kept else 0
-    return parts
+    length = sum(map(safetensors.data_start, shards.values()))
+    if length > safetensors.LONGEST_HEADER:
+        raise UpdateError(
+            f"{shown(path)}: the headers of its {len(shards)} files have {length} bytes, at most "
+            f"{safetensors.LONGEST_HEADER} are read"
+        )
+    return shards
 
 
 def _open_unindexed(path: Path, files: ExitStack, kept: int) -> Checkpoint:

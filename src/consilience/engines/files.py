@@ -100,7 +100,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     for mine in parts:
         others = [theirs for theirs in parts if theirs is not mine]
         if mine in others:
-            raise ConsilienceError(f"{os.path.join(*mine)}: given twice")
+            raise ConsilienceError(f"{shown(os.path.join(*mine))}: given twice")
         count = next(n for n in range(1, len(mine) + 1) if all(t[-n:] != mine[-n:] for t in others))
         names.append("/".join(mine[-count:]))
     return names

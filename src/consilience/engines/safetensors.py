@@ -52,9 +52,9 @@ _NAMES = {name: code for code, name in _DTYPES.items()}
 Metadata = dict[str, str]
 
 
-def read(file: File, longest: int = LONGEST_HEADER) -> tuple[dict[str, Tensor], Metadata]:
+def read(file: File) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors of a file, which stay in it, and its metadata."""
-    start = data_start(file, longest)
+    start = data_start(file)
     header = read_json(file, _BEFORE_HEADER, start - _BEFORE_HEADER, "its safetensors header", 8)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
@@ -87,7 +87,7 @@ def is_text(text: str) -> bool:
     return True
 
 
-def data_start(file: File, longest: int = LONGEST_HEADER) -> int:
+def data_start(file: File) -> int:
     """Return where the tensors' bytes start, after a header that is not too long."""
     if file.size < _BEFORE_HEADER:
         raise UpdateError(f"{file.name}: not a safetensors file: it has {file.size} bytes")
@@ -97,10 +97,9 @@ def data_start(file: File, longest: int = LONGEST_HEADER) -> int:
             f"{file.name}: truncated or not a safetensors file: it says its header has {length} "
             f"bytes, the file has {file.size}"
         )
-    if length > longest:
+    if length > LONGEST_HEADER:
         raise UpdateError(
-            f"{file.name}: its header has {length} bytes, at most {longest} are read (of a model "
-            f"in several files, {LONGEST_HEADER} in all)"
+            f"{file.name}: its header has {length} bytes, at most {LONGEST_HEADER} are read"
         )
     return _BEFORE_HEADER + length
 
