@@ -304,7 +304,7 @@ NPZ_LIES = {
     ),
     "npy negative": (
         lambda p: npy(p, b"{'descr': '<f4', 'fortran_order': False, 'shape': (-5, 0)}\n"),
-        "has shape",
+        "broken header",
     ),
 }
 
@@ -491,7 +491,10 @@ def change(path: Path):
 
 
 @pytest.mark.parametrize(("spoil", "reason"), [(cut, "cut short"), (change, "was changed while")])
-def test_a_file_that_fails_while_it_is_read_costs_its_party_alone(tmp_path: Path, spoil, reason):
+def test_a_file_that_fails_while_it_is_read_costs_its_party_alone(
+    tmp_path: Path, monkeypatch, spoil, reason
+):
+    monkeypatch.setattr("consilience.engines.files._KEPT", 0)
     made = models()
     paths = save_all(made, tmp_path)
     spoilt = []
@@ -510,18 +513,37 @@ def test_a_file_that_fails_while_it_is_read_costs_its_party_alone(tmp_path: Path
     assert_same(load(found.value), cs.aggregate(others).value)
 
 
-def test_one_writer_at_a_time_and_no_rubbish(tmp_path: Path):
+def test_one_writer_at_a_time(tmp_path: Path):
     made, out = models("abc"), tmp_path / "out.safetensors"
     paths = save_all(made, tmp_path)
-    rubbish = tmp_path / ".out.safetensors.partial"
-    rubbish.mkdir()
-    (rubbish / "out.safetensors").write_bytes(b"half of a mod")
 
     def another(step, done, total):
         with pytest.raises(cs.ConsilienceError, match="another process is writing it"):
             cs.aggregate_files(paths, out)
 
     cs.aggregate_files(paths, out, progress=another)
+    assert_same(load(out), cs.aggregate(made).value)
+    assert nothing_left(tmp_path)
+
+
+KILLED = """
+import os, sys, consilience as cs
+def die(step, done, total):
+    if step == "combination":
+        os._exit(9)
+cs.aggregate_files(sys.argv[2:], sys.argv[1], progress=die)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ""])
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, suffix):
+    made, out = models("abc", size=500), tmp_path / f"out{suffix}"
+    paths = save_all(made, tmp_path, suffix)
+    words = [sys.executable, "-c", KILLED, out, *paths.values()]
+    assert subprocess.run(words, check=False).returncode == 9
+    assert not nothing_left(tmp_path)
+    cs.aggregate_files(paths, out)
     assert_same(load(out), cs.aggregate(made).value)
     assert nothing_left(tmp_path)
 

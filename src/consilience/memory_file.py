@@ -44,7 +44,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
     """Write a file: whole or not at all."""
     header, arrays = _packed(contents)
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with whole(path) as partial, open(partial, "xb") as file:
+    with whole(path) as file:
         np.savez(file, **arrays)
 
 

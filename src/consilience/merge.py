@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.report.page import write as write_page
+from consilience.text import shown
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,12 @@ def _expand(words: Sequence[str]) -> list[Path]:
     """Return the paths meant: each word is a path, or a pattern if there is no such file."""
     paths: list[Path] = []
     for word in words:
-        if Path(word).exists() or not glob.has_magic(word):
+        if os.path.lexists(word):  # a link to nothing, too, is somebody's
             paths.append(Path(word))
             continue
         found = sorted(glob.glob(word, recursive=True))
         if not found:
-            raise ConsilienceError(f"{word}: no file is called like this")
+            raise ConsilienceError(f"{shown(word)}: no file is called like this")
         paths.extend(map(Path, found))
     return paths
 

@@ -6,6 +6,7 @@ What is wrong with a table is said by line (of a file) or row (of a data frame; 
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
     path = Path(path)
     check_output(path)
     blank = {name: [None if _missing(one) else one for one in c] for name, c in columns.items()}
-    with whole(path) as partial:
+    with whole(path) as file:
         if path.suffix.lower() in PARQUET:
             arrow, parquet = _pyarrow()
             try:
@@ -201,12 +202,13 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
             except (arrow.ArrowInvalid, arrow.ArrowTypeError):  # ids of more than one kind
                 first = next(iter(blank))
                 table = arrow.table({**blank, first: [str(one) for one in blank[first]]})
-            parquet.write_table(table, partial)
+            parquet.write_table(table, file)
         else:
-            with open(partial, "w", encoding="utf-8", newline="") as file:
-                rows = csv.writer(file, delimiter=DELIMITERS[path.suffix.lower()])
-                rows.writerow(blank)
-                rows.writerows(zip(*blank.values(), strict=True))
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+            rows = csv.writer(text, delimiter=DELIMITERS[path.suffix.lower()])
+            rows.writerow(blank)
+            rows.writerows(zip(*blank.values(), strict=True))
+            text.detach()  # or else it would close the file with itself
 
 
 def check_output(path: Path, source: Path | None = None) -> None:

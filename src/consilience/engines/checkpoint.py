@@ -9,9 +9,8 @@ Pickles are never opened, whatever they are called.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from consilience.engines import npz, safetensors
 from consilience.engines.stored import File
 from consilience.errors import UpdateError
 from consilience.tensors import Tensor
+from consilience.text import shown
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
@@ -48,59 +48,81 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.size * int(tensor.storage.dtype.itemsize) for tensor in tensors)
 
 
-def open_checkpoint(path: Path, files: ExitStack) -> Checkpoint:
-    """Open a model and check all it says of itself; ``files`` closes it."""
-    if path.is_dir():
-        return _open_folder(path, files)
-    return _open_file(path, files)
+def open_checkpoint(path: Path, files: ExitStack, kept: int = 0) -> Checkpoint:
+    """Open a model and check all it says of itself; ``files`` closes it. As many of its files as
+    have no more than ``kept`` bytes in all are read at once, into memory."""
+    if os.path.isdir(path):
+        return _open_folder(path, files, kept)
+    return _open_file(path, files, kept)
 
 
-def _open_file(path: Path, files: ExitStack) -> Checkpoint:
-    if path.suffix.lower() in _PICKLES:
+def _open_file(path: Path, files: ExitStack, kept: int) -> Checkpoint:
+    kind = path.suffix.lower()
+    if kind in _PICKLES:
         raise UpdateError(
-            f"{path}: pickles are never loaded, as they can run any program. Convert it where it "
-            "is trusted: safetensors.torch.save_file(torch.load(old, weights_only=True), new)"
+            f"{shown(path)}: pickles are never loaded, as they can run any program. Convert it "
+            "where it is trusted: "
+            "safetensors.torch.save_file(torch.load(old, weights_only=True), new)"
         )
-    file = File(path)
+    if kind not in {".npz", ".safetensors"}:
+        raise UpdateError(f"{shown(path)}: expected .safetensors, .npz or a folder of .safetensors")
+    file = File(path, kept)
     files.callback(file.close)
-    if path.suffix.lower() == ".npz":
+    if kind == ".npz":
         return Checkpoint(path, npz.read(file), (file,))
-    if path.suffix.lower() == ".safetensors":
-        tensors, metadata = safetensors.read(file)
-        return Checkpoint(path, tensors, (file,), metadata)
-    raise UpdateError(f"{path}: expected .safetensors, .npz or a folder of .safetensors")
+    tensors, metadata = safetensors.read(file)
+    return Checkpoint(path, tensors, (file,), metadata)
 
 
-def _open_folder(path: Path, files: ExitStack) -> Checkpoint:
+def _open_folder(path: Path, files: ExitStack, kept: int) -> Checkpoint:
     index = path / INDEX
-    if not index.exists():
-        return _open_unindexed(path, files)
-    weight_map = _weight_map(index)
-    parts = {
-        name: _open_file(path / name, files) for name in dict.fromkeys(sorted(weight_map.values()))
-    }
+    if not os.path.lexists(index):
+        return _open_unindexed(path, files, kept)
+    places = _weight_map(index)
+    shards = _open_shards(path, sorted(set(places.values())), files, kept)
     tensors: dict[str, Tensor] = {}
     metadata: safetensors.Metadata = {}
-    for name, part in parts.items():
-        for tensor in part.tensors:
-            if weight_map.get(tensor) != name:
-                raise UpdateError(f"{part.path}: holds tensor '{tensor}', unlike {INDEX} says")
-        tensors.update(part.tensors)
-        metadata.update(part.metadata)
-    for tensor, name in weight_map.items():
+    for name, file in shards.items():
+        held, more = safetensors.read(file)
+        for tensor in held:
+            if places.get(tensor) != name:
+                raise UpdateError(
+                    f"{file.name}: holds tensor '{shown(tensor)}', unlike {INDEX} says"
+                )
+        tensors.update(held)
+        metadata.update(more)
+    for tensor, name in places.items():
         if tensor not in tensors:
-            raise UpdateError(f"{path / name}: lacks tensor '{tensor}', which {INDEX} promises")
-    opened = tuple(file for part in parts.values() for file in part.files)
-    return Checkpoint(path, tensors, opened, metadata, weight_map)
+            raise UpdateError(
+                f"{shards[name].name}: lacks tensor '{shown(tensor)}', which {INDEX} promises"
+            )
+    return Checkpoint(path, tensors, tuple(shards.values()), metadata, places)
 
 
-def _open_unindexed(path: Path, files: ExitStack) -> Checkpoint:
+def _open_shards(path: Path, names: Sequence[str], files: ExitStack, kept: int) -> dict[str, File]:
+    """Open the files of one model, whose headers may be no longer than that of one file."""
+    shards: dict[str, File] = {}
+    for name in names:
+        file = shards[name] = File(path / name, kept)
+        files.callback(file.close)
+        kept -= file.size if file.size <= kept else 0
+    length = sum(map(safetensors.data_start, shards.values()))
+    if length > safetensors.LONGEST_HEADER:
+        raise UpdateError(
+            f"{shown(path)}: the headers of its {len(shards)} files have {length} bytes, at most "
+            f"{safetensors.LONGEST_HEADER} are read"
+        )
+    return shards
+
+
+def _open_unindexed(path: Path, files: ExitStack, kept: int) -> Checkpoint:
     found = sorted(file for file in path.glob("*.safetensors") if not file.name.startswith("."))
     if len(found) != 1:
         raise UpdateError(
-            f"{path}: expected {INDEX} or one .safetensors file in it, found {len(found)} of them"
+            f"{shown(path)}: expected {INDEX} or one .safetensors file in it, found {len(found)} "
+            "of them"
         )
-    whole = _open_file(found[0], files)
+    whole = _open_file(found[0], files, kept)
     shards = dict.fromkeys(whole.tensors, WHOLE)
     return Checkpoint(path, whole.tensors, whole.files, whole.metadata, shards)
 
@@ -111,20 +133,22 @@ def _weight_map(index: Path) -> dict[str, str]:
     file = File(index)
     try:
         if file.size > safetensors.LONGEST_HEADER:
-            raise UpdateError(f"{index}: has {file.size} bytes, more than an index should")
-        found: Any = json.loads(file.read(0, file.size), object_pairs_hook=safetensors.unique)
-        weight_map = found["weight_map"]
-        pairs = dict(weight_map).items()
-    except (ValueError, RecursionError, TypeError, KeyError) as error:
-        if isinstance(error, UpdateError):
-            raise
-        raise UpdateError(f"{index}: broken, or without a weight_map ({error})") from None
+            raise UpdateError(f"{file.name}: has {file.size} bytes, more than an index should")
+        found = safetensors.read_json(file, 0, file.size, "this index", 2).get("weight_map")
     finally:
         file.close()
-    for tensor, name in pairs:
-        plain = isinstance(name, str) and os.path.basename(name) == name
-        if not plain or name.startswith(".") or not name.endswith(".safetensors"):
+    if not isinstance(found, dict):
+        raise UpdateError(f"{file.name}: broken, or without a weight_map")
+    for tensor, name in found.items():
+        if not _is_shard(name):
+            what = f"'{shown(name)}'" if isinstance(name, str) else type(name).__name__
             raise UpdateError(
-                f"{index}: tensor '{tensor}' lies in {name!r}, expected a .safetensors file's name"
+                f"{file.name}: tensor '{shown(tensor)}' lies in {what}, expected a .safetensors "
+                "file's name"
             )
-    return dict(pairs)
+    return found
+
+
+def _is_shard(name: Any) -> bool:
+    plain = isinstance(name, str) and os.path.basename(name) == name
+    return plain and name.endswith(".safetensors") and not name.startswith(".")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from consilience.errors import ConsilienceError, UpdateError
 from consilience.evidence import sampled_spans
 from consilience.memory import Memory
 from consilience.tensors import Array
+from consilience.text import shown
 from consilience.updates import Leaves, Updates, parse
 from consilience.updates import Path as Key
 
@@ -40,6 +41,9 @@ _SECONDS_BETWEEN_CALLS = 0.05
 # Numbers a thread reads at once, 4 MB in single precision: in short reads, threads would wait for
 # one another to have Python's lock back.
 _BLOCK = 1 << 20
+# Bytes, an equal share for each party: models that fit are read once, and so cannot change between
+# the evidence and the sum.
+_KEPT = 1 << 24
 
 
 def aggregate_files(
@@ -73,7 +77,8 @@ def aggregate_files(
         _check_target(target, [*paths.values(), *([] if center is None else [Path(center)])])
     meter = Meter(progress)
     with ExitStack() as files:
-        found = {party: _opened(path, files) for party, path in paths.items()}
+        kept = _KEPT // max(1, len(paths))
+        found = {party: _opened(path, files, kept) for party, path in paths.items()}
         base = None if center is None else open_checkpoint(Path(center), files)
         sound = {party: c for party, c in found.items() if isinstance(c, Checkpoint)}
         output = None
@@ -90,15 +95,21 @@ def aggregate_files(
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """Return a name for each path: its last part, or as many of the last as make it unique."""
-    parts = [Path(os.path.abspath(path)).parts for path in paths]
+    parts = [tuple(map(_text, Path(os.path.abspath(path)).parts)) for path in paths]
     names = []
     for mine in parts:
         others = [theirs for theirs in parts if theirs is not mine]
         if mine in others:
-            raise ConsilienceError(f"{os.path.join(*mine)}: given twice")
+            raise ConsilienceError(f"{shown(os.path.join(*mine))}: given twice")
         count = next(n for n in range(1, len(mine) + 1) if all(t[-n:] != mine[-n:] for t in others))
         names.append("/".join(mine[-count:]))
     return names
+
+
+def _text(name: str) -> str:
+    """Return a file's name as text that can be printed and kept; different names stay different.
+    What is no UTF-8 in it Python has as half characters."""
+    return name.replace("\\", "\\\\").encode(errors="backslashreplace").decode()
 
 
 class Meter:
@@ -219,14 +230,15 @@ def _aggregate(
     updates: FileUpdates, method: str | Method, memory: Memory | None, *, exact: bool
 ) -> Consensus:
     """Aggregate, and once more without a party whose file fails while it is read."""
-    try:
-        updates.meter.totals = _totals(updates, exact=exact)
-        return aggregate(updates, method, memory, exact=exact)
-    except UnreadableFileError as error:
-        party = next((p for p, c in updates.checkpoints.items() if error.file in c.files), None)
-        if party is None:
-            raise  # the centre's
-        return _aggregate(updates.without({party: str(error)}), method, memory, exact=exact)
+    while True:
+        try:
+            updates.meter.totals = _totals(updates, exact=exact)
+            return aggregate(updates, method, memory, exact=exact)
+        except UnreadableFileError as error:
+            party = next((p for p, c in updates.checkpoints.items() if error.file in c.files), None)
+            if party is None:
+                raise  # the centre's
+            updates = updates.without({party: str(error)})
 
 
 def _totals(updates: FileUpdates, *, exact: bool) -> dict[str, int]:
@@ -241,9 +253,9 @@ def _totals(updates: FileUpdates, *, exact: bool) -> dict[str, int]:
     }
 
 
-def _opened(path: Path, files: ExitStack) -> Checkpoint | UpdateError:
+def _opened(path: Path, files: ExitStack, kept: int) -> Checkpoint | UpdateError:
     try:
-        return open_checkpoint(path, files)
+        return open_checkpoint(path, files, kept)
     except UpdateError as error:
         return error
 
@@ -259,18 +271,30 @@ def _named(parties: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, Path
 
 def _check_target(target: Path, inputs: Sequence[Path]) -> None:
     """Refuse an output that would cost an input, or a folder with something in it."""
-    shards = [shard for path in inputs if path.is_dir() for shard in path.iterdir()]
-    for path in [*inputs, *shards]:
-        if target.exists() and path.exists() and path.samefile(target):
-            raise ConsilienceError(f"{target}: is one of the inputs; choose another output")
+    there = [os.stat(target)] if os.path.exists(target) else []
+    for path in inputs if there else ():
+        if any(os.path.samestat(part, there[0]) for part in _parts(path)):
+            raise ConsilienceError(
+                f"{shown(target)}: is one of the inputs, of {shown(path)}; choose another output"
+            )
     if target.suffix.lower() in {".safetensors", ".npz"}:
         if target.is_dir():
             raise ConsilienceError(f"{target}: is a folder, expected a file's name")
     elif target.is_dir():
         if any(target.iterdir()):
             raise ConsilienceError(f"{target}: is a folder with something in it; remove it first")
-    elif target.exists() or not any(path.is_dir() for path in inputs):
+    elif target.exists() or not any(map(os.path.isdir, inputs)):
         raise ConsilienceError(f"{target}: expected the name of a .safetensors or .npz file")
+
+
+def _parts(path: Path) -> Iterator[os.stat_result]:
+    """Yield what a path is, and what lies in it if it is a folder. Links in there are not followed:
+    nobody's link to the output shall stop a merge, and to replace the output does not harm it."""
+    with suppress(OSError, ValueError):
+        yield os.stat(path)
+        if os.path.isdir(path):
+            for name in os.listdir(path):
+                yield os.lstat(path / name)
 
 
 def _shards(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:

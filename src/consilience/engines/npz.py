@@ -1,30 +1,48 @@
 """numpy's .npz format: a zip archive of .npy files. Members that are not compressed can be read
 in place; nothing is ever unpickled.
 
-zipfile reads the directory, numpy each member's header; what both say is checked against the file
-before use.
+zipfile reads the directory; what it and the members' headers say is checked against the file before
+use.
 """
 
 from __future__ import annotations
 
 import io
-import math
+import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 
+from consilience.engines.safetensors import MOST_TENSORS, sized
 from consilience.engines.stored import File, FileArray
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.tensors import Tensor
+from consilience.text import shown
 
-_LARGEST_DIRECTORY = 1 << 24
+T = TypeVar("T")
+R = TypeVar("R")
+
+_LARGEST_DIRECTORY = 1 << 23  # bytes
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
-_LONGEST_NPY_HEADER = 1 << 14
+_LONGEST_NPY_HEADER = 1 << 12
+_LONGEST_NAME = (1 << 16) - 1 - len(".npy")  # bytes
 _COPY = 1 << 20
+
+_NPY_LENGTH = {b"\x93NUMPY\x01\0": struct.Struct("<H"), b"\x93NUMPY\x02\0": struct.Struct("<I")}
+_NPY_MAGIC = 8
+_ENTRY = (
+    r"\s*['\"](descr|fortran_order|shape)['\"]\s*:"
+    r"\s*(['\"][<>|=]?\w{1,9}(?:\[\w{1,9}\])?['\"]|True|False"
+    r"|\(\s*(?:\d{1,18}\s*,\s*)*(?:\d{1,18}\s*)?\))\s*"
+)
+_NPY_ENTRY = re.compile(_ENTRY)
+_NPY_ENTRIES = re.compile(f"{_ENTRY}(?:,{_ENTRY}){{2}}")
+# No long double: its bytes mean something else on another machine.
+_NUMBERS = re.compile(r"[<>|=]?(?:f[248]|[iu][1248]|b1|c8|c16)")
 
 
 class _Bounded(io.RawIOBase):
@@ -61,20 +79,13 @@ def read(file: File) -> dict[str, Tensor]:
         with zipfile.ZipFile(cast(IO[bytes], _Bounded(file))) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
-        raise UpdateError(f"{file.path}: truncated or not an .npz file ({error})") from None
-    tensors: dict[str, Tensor] = {}
-    spans: list[tuple[int, int]] = []
-    for member in members:
-        name = member.filename.removesuffix(".npy")
-        if name in tensors:
-            raise UpdateError(f"{file.path}: array '{name}' occurs twice")
-        tensors[name], span = _array(file, name, member)
-        spans.append(span)
-    spans.sort()
-    for (_, end), (begin, _) in pairwise(spans):
-        if begin < end:
-            raise UpdateError(f"{file.path}: two arrays share the bytes {begin} to {end}")
-    return tensors
+        raise UpdateError(f"{file.name}: truncated or not an .npz file ({shown(error)})") from None
+    if len(members) > MOST_TENSORS:
+        raise UpdateError(f"{file.name}: holds {len(members)} arrays, at most {MOST_TENSORS}")
+    by_name = _by_name(file, members)
+    places = {name: _named(file, name, _place, member) for name, member in by_name.items()}
+    _check_apart(file, members, places.values())
+    return {name: _named(file, name, _array, place) for name, place in places.items()}
 
 
 def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
@@ -99,64 +110,98 @@ def check_writable(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype == "bfloat16":
             raise ConsilienceError(
-                f"tensor '{name}' is bfloat16, which numpy has not; write a .safetensors file"
+                f"tensor '{shown(name)}' is bfloat16, which numpy has not; "
+                "write a .safetensors file"
+            )
+        if "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            raise ConsilienceError(
+                f"no member of an archive can be called '{shown(name)}'; write a .safetensors file"
             )
 
 
-def _array(file: File, name: str, member: zipfile.ZipInfo) -> tuple[Tensor, tuple[int, int]]:
-    """Return an array, and which bytes of the file it takes with its headers."""
-    where = f"{file.path}: array '{name}'"
+def _by_name(file: File, members: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    found: dict[str, zipfile.ZipInfo] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in found:
+            raise UpdateError(f"{file.name}: array '{shown(name)}' occurs twice")
+        found[name] = member
+    return found
+
+
+def _named(file: File, name: str, look: Callable[[File, T], R], at: T) -> R:
+    """Look at an array, and say which it is if something is wrong with it."""
+    try:
+        return look(file, at)
+    except UpdateError as error:
+        raise UpdateError(f"{file.name}: array '{shown(name)}': {error}") from None
+
+
+def _place(file: File, member: zipfile.ZipInfo) -> tuple[int, int]:
+    """Return which bytes of the file a member takes. Where they start its own header tells, not
+    the directory."""
+    at = member.header_offset
     if member.compress_type != zipfile.ZIP_STORED:
         raise UpdateError(
-            f"{where} is compressed and cannot be read in pieces: "
+            "is compressed and cannot be read in pieces: "
             "convert the file with np.savez(new, **np.load(old))"
         )
-    start = _data_start(file, where, member)
-    end = start + member.file_size
-    if member.flag_bits & 1 or member.compress_size != member.file_size or end > file.size:
-        raise UpdateError(f"{where}: the archive's directory does not fit the file")
-    shape, dtype, begin = _npy_header(file, where, start, end)
-    size = math.prod(shape)
-    if size * dtype.itemsize != end - begin:
-        raise UpdateError(
-            f"{where} has {end - begin} bytes, expected {size * dtype.itemsize} of {dtype} {shape}"
-        )
-    tensor = Tensor(FileArray(file, begin, dtype, size), dtype.name, shape, None)
-    return tensor, (member.header_offset, end)
-
-
-def _data_start(file: File, where: str, member: zipfile.ZipInfo) -> int:
-    """Return where a member's bytes start: its own header, not the directory, tells."""
-    at = member.header_offset
     if not 0 <= at <= file.size - _LOCAL_HEADER.size:
-        raise UpdateError(f"{where}: the archive's directory points outside of the file")
+        raise UpdateError("the archive's directory points outside of the file")
     fields = _LOCAL_HEADER.unpack(file.read(at, _LOCAL_HEADER.size))
     if fields[0] != b"PK\x03\x04":
-        raise UpdateError(f"{where}: the archive's directory points to something else")
-    return int(at + _LOCAL_HEADER.size + fields[-2] + fields[-1])
+        raise UpdateError("the archive's directory points to something else")
+    start = at + _LOCAL_HEADER.size + fields[-2] + fields[-1]
+    end = start + member.file_size
+    if member.flag_bits & 1 or member.compress_size != member.file_size or end > file.size:
+        raise UpdateError("the archive's directory does not fit the file")
+    return start, end
 
 
-def _npy_header(
-    file: File, where: str, start: int, end: int
-) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    head = io.BytesIO(file.read(start, min(_LONGEST_NPY_HEADER, end - start)))
-    try:
-        version = np.lib.format.read_magic(head)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(head)
-        else:
-            raise ValueError(f"version {version}")
-    except Exception as error:  # a header is Python text: too many ways to be wrong to list
-        raise UpdateError(f"{where} has a broken header ({error})") from None
-    if dtype.kind not in "fiubc":
-        what = "pickled objects, which are never loaded" if dtype.hasobject else str(dtype)
-        raise UpdateError(f"{where}: expected numbers, found {what}")
-    if fortran and len(shape) > 1:
+def _check_apart(
+    file: File, members: list[zipfile.ZipInfo], places: Iterable[tuple[int, int]]
+) -> None:
+    """Raise if members share bytes: a small file would be a large model."""
+    starts = (member.header_offset for member in members)
+    spans = sorted(zip(starts, (end for _, end in places), strict=True))
+    for (_, end), (begin, _) in pairwise(spans):
+        if begin < end:
+            raise UpdateError(f"{file.name}: two arrays share the bytes {begin} to {end}")
+
+
+def _array(file: File, place: tuple[int, int]) -> Tensor:
+    start, end = place
+    head = file.read(start, min(_LONGEST_NPY_HEADER, end - start))
+    fields, length = _npy_header(head)
+    if set(fields) != {"descr", "fortran_order", "shape"}:
+        raise UpdateError("has a broken header, or not that of an array of numbers")
+    code = fields["descr"][1:-1]
+    if not _NUMBERS.fullmatch(code):
+        what = "pickled objects, which are never loaded" if "O" in code else code
+        raise UpdateError(f"expected numbers, found {what}")
+    shape = tuple(int(number) for number in re.findall(r"\d+", fields["shape"]))
+    if fields["fortran_order"] == "True" and len(shape) > 1:
         raise UpdateError(
-            f"{where} lies in Fortran order: save it with np.savez(..., np.ascontiguousarray(a))"
+            "lies in Fortran order: save it with np.savez(..., np.ascontiguousarray(a))"
         )
-    if not all(type(count) is int and 0 <= count < 1 << 62 for count in shape):
-        raise UpdateError(f"{where} has shape {shape}")
-    return shape, dtype, start + head.tell()
+    dtype, begin = np.dtype(code), start + length
+    size = sized(shape, dtype.name, dtype.itemsize, end - begin)
+    return Tensor(FileArray(file, begin, dtype, size), dtype.name, shape, None)
+
+
+def _npy_header(head: bytes) -> tuple[dict[str, str], int]:
+    """Return what an .npy header says, none of it if it is no such header, and where it ends.
+
+    The header is Python text. It is matched, not evaluated: Python's own parser can be made to take
+    much time, or to crash, by a text of a few kilobytes.
+    """
+    prefix = _NPY_LENGTH.get(head[:_NPY_MAGIC])
+    if prefix is None or len(head) < _NPY_MAGIC + prefix.size:
+        return {}, 0
+    start = _NPY_MAGIC + prefix.size
+    end = start + int(prefix.unpack_from(head, _NPY_MAGIC)[0])
+    text = head[start:end].decode("latin-1").strip()
+    inner = text[1:-1].strip().removesuffix(",")
+    if end > len(head) or text[:1] + text[-1:] != "{}" or not _NPY_ENTRIES.fullmatch(inner):
+        return {}, 0
+    return dict(_NPY_ENTRY.findall(inner)), end

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,14 @@ import numpy as np
 from consilience.engines.stored import File, FileArray
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.tensors import Tensor
+from consilience.text import shown
 
 # The format allows 100 MB. Parsed, a header takes ten times its size of memory, and that of a
 # model with ten thousand tensors has 1 MB.
 LONGEST_HEADER = 1 << 24
+MOST_TENSORS = 1 << 17
+_LONGEST_METADATA = 1 << 20  # as much is written into each file of an output
+_MOST_DIMENSIONS = 64  # numpy's, and torch's
 _BEFORE_HEADER = 8
 
 _DTYPES = {
@@ -39,6 +43,10 @@ _DTYPES = {
     "BOOL": "bool",
     "C64": "complex64",
 }
+_STORED = {
+    code: np.dtype("<u2" if code == "BF16" else name).newbyteorder("<")
+    for code, name in _DTYPES.items()
+}
 _NAMES = {name: code for code, name in _DTYPES.items()}
 
 Metadata = dict[str, str]
@@ -46,13 +54,70 @@ Metadata = dict[str, str]
 
 def read(file: File) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors of a file, which stay in it, and its metadata."""
-    header, start = _header(file)
+    start = data_start(file)
+    header = read_json(file, _BEFORE_HEADER, start - _BEFORE_HEADER, "its safetensors header", 8)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise UpdateError(f"{file.path}: its __metadata__ is not a mapping of text to text")
-    tensors = {name: _tensor(file, name, entry, start) for name, entry in header.items()}
+        raise UpdateError(f"{file.name}: its __metadata__ is not a mapping of text to text")
+    size = sum(map(len, (*metadata, *metadata.values())))
+    if size > _LONGEST_METADATA:
+        raise UpdateError(
+            f"{file.name}: its __metadata__ has {size} characters, at most {_LONGEST_METADATA} "
+            "are read"
+        )
+    for text in (*header, *metadata, *metadata.values()):
+        if not is_text(text):
+            raise UpdateError(f"{file.name}: '{shown(text)}' in its header is half a character")
+    tensors = {}
+    for name, entry in header.items():
+        try:
+            tensors[name] = _tensor(file, entry, start)
+        except UpdateError as error:
+            raise UpdateError(f"{file.name}: tensor '{shown(name)}': {error}") from None
     _check_cover(file, tensors, start)
     return tensors, metadata
+
+
+def is_text(text: str) -> bool:
+    """Tell whether text can be written: JSON can spell half a pair of code units."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def data_start(file: File) -> int:
+    """Return where the tensors' bytes start, after a header that is not too long."""
+    if file.size < _BEFORE_HEADER:
+        raise UpdateError(f"{file.name}: not a safetensors file: it has {file.size} bytes")
+    length = int.from_bytes(file.read(0, _BEFORE_HEADER), "little")
+    if _BEFORE_HEADER + length > file.size:
+        raise UpdateError(
+            f"{file.name}: truncated or not a safetensors file: it says its header has {length} "
+            f"bytes, the file has {file.size}"
+        )
+    if length > LONGEST_HEADER:
+        raise UpdateError(
+            f"{file.name}: its header has {length} bytes, at most {LONGEST_HEADER} are read"
+        )
+    return _BEFORE_HEADER + length
+
+
+def read_json(file: File, start: int, length: int, what: str, each: int) -> dict[str, Any]:
+    """Return a JSON object that lies in a file, if it is not so rich that it fills the memory:
+    for ``each`` tensor an honest one has so many values."""
+    raw = file.read(start, length)
+    # Before each value there is one of these.
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > each * MOST_TENSORS:
+        raise UpdateError(f"{file.name}: {what} has more values than {MOST_TENSORS} tensors need")
+    try:
+        found = json.loads(raw.decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise UpdateError(f"{file.name}: {what} is broken ({shown(error)})") from None
+    if not isinstance(found, dict):
+        raise UpdateError(f"{file.name}: {what} is not a JSON object")
+    return found
 
 
 def header(tensors: Mapping[str, Tensor], metadata: Metadata, length: int = 0) -> bytes:
@@ -60,9 +125,12 @@ def header(tensors: Mapping[str, Tensor], metadata: Metadata, length: int = 0) -
     entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
     for name, tensor in tensors.items():
+        if name == "__metadata__":
+            raise ConsilienceError(f"safetensors cannot hold a tensor called '{name}'; write .npz")
         if tensor.dtype not in _NAMES:
             raise ConsilienceError(
-                f"tensor '{name}' is {tensor.dtype}, which safetensors has not; write an .npz"
+                f"tensor '{shown(name)}' is {tensor.dtype}, which safetensors has not; "
+                "write an .npz"
             )
         end = at + tensor.size * tensor.storage.dtype.itemsize
         entries[name] = {
@@ -72,81 +140,71 @@ def header(tensors: Mapping[str, Tensor], metadata: Metadata, length: int = 0) -
         }
         at = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    if 0 < length < _BEFORE_HEADER + len(text):
+        raise AssertionError("a header that would overwrite the tensors")
     text = text.ljust(max(length - _BEFORE_HEADER, -(-len(text) // 8) * 8))
     return len(text).to_bytes(_BEFORE_HEADER, "little") + text
 
 
-def _header(file: File) -> tuple[dict[str, Any], int]:
-    """Return the parsed header, and where the tensors' bytes start."""
-    if file.size < _BEFORE_HEADER:
-        raise UpdateError(f"{file.path}: not a safetensors file: it has {file.size} bytes")
-    length = int.from_bytes(file.read(0, _BEFORE_HEADER), "little")
-    start = _BEFORE_HEADER + length
-    if start > file.size:
-        raise UpdateError(
-            f"{file.path}: truncated or not a safetensors file: it says its header has {length} "
-            f"bytes, the file has {file.size}"
-        )
-    if length > LONGEST_HEADER:
-        raise UpdateError(
-            f"{file.path}: its header has {length} bytes, at most {LONGEST_HEADER} are read"
-        )
-    try:
-        found = json.loads(file.read(_BEFORE_HEADER, length), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise UpdateError(f"{file.path}: its safetensors header is broken ({error})") from None
-    if not isinstance(found, dict):
-        raise UpdateError(f"{file.path}: its safetensors header is not a JSON object")
-    return found, start
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object, refusing one that says a thing twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{twice!r} occurs twice")
+        raise ValueError(f"'{shown(twice)}' occurs twice")
     return found
 
 
-def _tensor(file: File, name: str, entry: Any, start: int) -> Tensor:
-    where = f"{file.path}: tensor '{name}'"
+def _tensor(file: File, entry: Any, start: int) -> Tensor:
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        counts = [*shape, begin, end]
     except (TypeError, KeyError, ValueError):
-        raise UpdateError(f"{where} lacks a dtype, shape or data_offsets") from None
-    if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
-        raise UpdateError(f"{where} has shape {shape} and offsets {begin}, {end}: not all counts")
-    if code not in _DTYPES:
+        raise UpdateError("lacks a dtype, shape or data_offsets") from None
+    if not isinstance(shape, list) or not _are_counts([*shape, begin, end]):
+        raise UpdateError("its shape and offsets are not all counts")
+    if not isinstance(code, str) or code not in _DTYPES:
+        found = shown(code) if isinstance(code, str) else "of no dtype"
         raise UpdateError(
-            f"{where} is {code}, expected float16, 32, 64 or bfloat16, or integers: convert it"
+            f"is {found}, expected float16, 32, 64 or bfloat16, or integers: convert it"
         )
     if not begin <= end <= file.size - start:
         raise UpdateError(
-            f"{where} lies at bytes {begin} to {end} of {file.size - start}: the file is truncated "
-            "or its header wrong"
+            f"lies at bytes {begin} to {end} of {file.size - start}: the file is truncated or its "
+            "header wrong"
         )
-    dtype = np.dtype("<u2" if code == "BF16" else f"<{np.dtype(_DTYPES[code]).str[1:]}")
+    dtype = _STORED[code]
+    size = sized(shape, code, dtype.itemsize, end - begin)
+    return Tensor(FileArray(file, start + begin, dtype, size), _DTYPES[code], tuple(shape), None)
+
+
+def _are_counts(numbers: list[Any]) -> bool:
+    return all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+
+
+def sized(shape: Sequence[int], dtype: str, itemsize: int, room: int) -> int:
+    """Return how many numbers a shape has; raise unless they fill so many bytes."""
+    if len(shape) > _MOST_DIMENSIONS:
+        raise UpdateError(f"has {len(shape)} dimensions, at most {_MOST_DIMENSIONS} exist")
+    # Without the zeros, as in numpy: 0 × 2^61 × 2^61 is a shape no array can have.
+    if math.prod(count for count in shape if count) * itemsize >= 1 << 62:
+        raise UpdateError(f"has {room} bytes, expected more than there are: its shape lies")
     size = math.prod(shape)
-    if size * dtype.itemsize != end - begin:
-        raise UpdateError(
-            f"{where} has {end - begin} bytes, expected {size * dtype.itemsize} of {code} {shape}"
-        )
-    storage = FileArray(file, start + begin, dtype, size)
-    return Tensor(storage, _DTYPES[code], tuple(shape), None)
+    if size * itemsize != room:
+        raise UpdateError(f"has {room} bytes, expected {size * itemsize} of {dtype} {shown(shape)}")
+    return size
 
 
 def _check_cover(file: File, tensors: Mapping[str, Tensor], start: int) -> None:
     """Raise unless the tensors cover the rest of the file, each byte once, as the format asks."""
-    at, before = start, "the header"
+    at, before = start, None
     for name, tensor in sorted(
         tensors.items(), key=lambda item: (item[1].storage.offset, item[1].size)
     ):
         if tensor.storage.offset != at:
             how = "overlaps" if tensor.storage.offset < at else "leaves a hole after"
-            raise UpdateError(f"{file.path}: tensor '{name}' {how} {before}")
+            what = "the header" if before is None else f"tensor '{shown(before)}'"
+            raise UpdateError(f"{file.name}: tensor '{shown(name)}' {how} {what}")
         at += tensor.size * tensor.storage.dtype.itemsize
-        before = f"tensor '{name}'"
+        before = name
     if at != file.size:
-        raise UpdateError(f"{file.path}: {file.size - at} bytes at its end belong to no tensor")
+        raise UpdateError(f"{file.name}: {file.size - at} bytes at its end belong to no tensor")

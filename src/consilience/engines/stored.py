@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from consilience.engines.descriptors import Opened
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.tensors import Array, Storage, Tensor
+from consilience.text import shown
 
 # How far ahead of a reader the kernel is asked to fetch: the disk sees requests of this size,
 # whatever the size of a piece.
 _AHEAD = 1 << 22
 _COPY = 1 << 20
+_LONGEST_PATH = 200  # characters of a path in a message
+_TICK = 20_000_000  # nanoseconds
 
 
 class UnreadableFileError(UpdateError):
@@ -35,45 +40,66 @@ class UnreadableFileError(UpdateError):
         self.file = file
 
 
-class File:
-    """A file of one of the parties, open for positional reads."""
+class File(Opened):
+    """A file of one of the parties, for positional reads. One of at most ``kept`` bytes is read
+    once, into memory: what is judged is then what is combined, whoever writes to it meanwhile."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, kept: int = 0) -> None:
+        super().__init__()
+        self.path, self.name = path, shown(path, _LONGEST_PATH)
+        self._found: os.stat_result | None = None
+        self._content: Array | None = None
         try:
-            # Not blocking: opening a pipe would wait for somebody to write to it.
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE}:
-                raise ConsilienceError(
-                    f"{path}: too many files are open; raise the limit with ulimit -n"
-                ) from None
-            raise UpdateError(f"{path}: cannot be opened ({error.strerror})") from None
-        self._opened = os.fstat(self.descriptor)
-        if not stat.S_ISREG(self._opened.st_mode):
-            self.close()
-            raise UpdateError(f"{path}: expected a file, found something else")
-        self.size = self._opened.st_size
+            with self.use() as descriptor:
+                self._found = os.fstat(descriptor)
+                if self._found.st_size > kept:
+                    self._found = _settled(descriptor)
+        except (OSError, ValueError) as error:
+            raise _not_opened(self.name, error) from None
+        self.size = self._found.st_size
+        if self.size <= kept:
+            content = np.empty(self.size, np.uint8)
+            try:
+                self.read_into(content, 0)
+            finally:
+                self.close()
+            self._content = content
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.descriptor)
+    def open(self) -> int:
+        """Open the file; once more, only if it is the same and has not changed."""
+        if not stat.S_ISREG(os.stat(self.path).st_mode):  # to open a device may do something
+            raise UpdateError(f"{self.name}: expected a file, found something else")
+        # Not blocking: opening a pipe would wait for somebody to write to it.
+        how = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(self.path, how)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UpdateError(f"{self.name}: expected a file, found something else")
+            self._check(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def read_into(self, out: Array, offset: int) -> None:
         """Fill a contiguous array with the bytes from an offset on."""
         end = offset + out.nbytes
-        if end // _AHEAD != offset // _AHEAD or offset % _AHEAD == 0:
-            _fetch_ahead(self.descriptor, end)
+        if self._content is not None and end <= self.size:
+            out.view(np.uint8)[:] = self._content[offset:end]
+            return
         try:
-            at = offset + _pread(self.descriptor, out, offset)
+            with self.use() as descriptor:
+                if end // _AHEAD != offset // _AHEAD or offset % _AHEAD == 0:
+                    _fetch_ahead(descriptor, end)
+                at = offset + _pread(descriptor, out, offset)
         except OSError as error:
             raise UnreadableFileError(
-                self, f"{self.path}: cannot be read ({error.strerror})"
+                self, f"{self.name}: cannot be read ({error.strerror})"
             ) from None
         if at < end:
             raise UnreadableFileError(
                 self,
-                f"{self.path}: ends at byte {at}, expected {self.size}: it was cut short while it "
+                f"{self.name}: ends at byte {at}, expected {self.size}: it was cut short while it "
                 "was read",
             )
 
@@ -86,35 +112,83 @@ class File:
     def check_unchanged(self) -> None:
         """Raise if somebody wrote to the file since it was opened: what the evidence said of it
         need not be true of what was combined."""
-        now = os.fstat(self.descriptor)
-        if (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns):
-            raise UnreadableFileError(self, f"{self.path}: was changed while it was read")
+        if self._content is None:
+            try:
+                with self.use() as descriptor:
+                    self._check(descriptor)
+            except OSError as error:
+                raise UnreadableFileError(
+                    self, f"{self.name}: cannot be read ({error.strerror})"
+                ) from None
+
+    def _check(self, descriptor: int) -> None:
+        if self._found is not None and _state(self._found) != _state(os.fstat(descriptor)):
+            raise UnreadableFileError(self, f"{self.name}: was changed while it was read")
 
 
-class OutputFile:
-    """A file being written that will be, or be part of, the target."""
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """Return what no write leaves as it was. Anybody can set st_mtime; nobody can set st_ctime."""
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
-    def __init__(self, path: Path, target: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+def _settled(descriptor: int) -> os.stat_result:
+    """Return a file's state, once its last change is so long ago that the next shows: the kernel's
+    clock for files stands still for up to 10 ms."""
+    found = os.fstat(descriptor)
+    age = time.time_ns() - found.st_ctime_ns
+    if 0 <= age < _TICK:
+        time.sleep((_TICK - age) / 1e9)
+        found = os.fstat(descriptor)
+    return found
+
+
+def _not_opened(name: str, error: Exception) -> ConsilienceError:
+    if isinstance(error, ConsilienceError):
+        return error
+    why = error.strerror if isinstance(error, OSError) else "no file can have this name"
+    return UpdateError(f"{name}: cannot be opened ({why})")
+
+
+class OutputFile(Opened):
+    """A file being written in a folder of our own, that will be, or be part of, the target."""
+
+    def __init__(self, folder: int, name: str, target: Path) -> None:
+        super().__init__()
         self.target = target
+        self._folder, self._name = folder, name
+        self._how = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.descriptor)
+    def open(self) -> int:
+        """Make the file, or open it again."""
+        descriptor = os.open(self._name, self._how, 0o666, dir_fd=self._folder)
+        self._how &= ~(os.O_CREAT | os.O_EXCL)
+        return descriptor
 
     def read_into(self, out: Array, offset: int) -> None:
         """Fill a contiguous array with the bytes from an offset on."""
-        with writing(self.target):
-            if _pread(self.descriptor, out, offset) < out.nbytes:
+        with writing(self.target), self.use() as descriptor:
+            if _pread(descriptor, out, offset) < out.nbytes:
                 raise OSError(errno.EIO, "it was cut short by somebody else")
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Write bytes from an offset on."""
         rest = memoryview(data)
-        with writing(self.target):
+        with writing(self.target), self.use() as descriptor:
             while rest:
-                count = os.pwrite(self.descriptor, rest, offset)
+                count = os.pwrite(descriptor, rest, offset)
                 offset, rest = offset + count, rest[count:]
+
+    def make_room(self, size: int) -> None:
+        """Give the file its size. Is there room on the disk? Better to know it now."""
+        with writing(self.target), self.use() as descriptor:
+            os.ftruncate(descriptor, size)
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, size)
+
+    def sync(self) -> None:
+        """Wait until all of it is on the disk."""
+        with writing(self.target), self.use() as descriptor:
+            os.fsync(descriptor)
 
 
 @contextmanager
@@ -123,7 +197,9 @@ def writing(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConsilienceError(f"{target}: cannot be written ({error.strerror})") from error
+        raise ConsilienceError(
+            f"{shown(target, _LONGEST_PATH)}: cannot be written ({error.strerror})"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,8 @@ _CORRELATIONS = 1 << 20  # characters
 def write(record: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
     """Write the page of a record, whole or not at all; return the number of rounds in it."""
     found, _ = lines(record)
-    with whole(out) as partial:
-        partial.write_text(fill(Path(record).name, found), encoding="utf-8")
+    with whole(out) as file:
+        file.write(fill(Path(record).name, found).encode())
     return len({line["round"] for line in found})
 
 
