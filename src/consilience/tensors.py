@@ -24,6 +24,11 @@ Storage = Any
 # numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
 # uint16 and shifted.
 _BFLOAT16 = "bfloat16"
+_LARGEST = {
+    "float16": float(np.finfo(np.float16).max),
+    _BFLOAT16: 2.0**128 - 2.0**120,
+    "float32": float(np.finfo(np.float32).max),
+}
 _EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 
 
@@ -80,6 +85,16 @@ class Tensor:
         """Return uninitialised storage for a result of the same dtype and size."""
         return np.empty(self.size, self.storage.dtype)
 
+    def within(self, values: Array) -> Array:
+        """Return float values, those beyond the range of this tensor's dtype at its end.
+
+        Weights may be negative, and sums round: a consensus can be larger than all that was sent.
+        """
+        if values.dtype.itemsize <= self.storage.dtype.itemsize:
+            return values
+        largest = _LARGEST[self.dtype]
+        return values.clip(-largest, largest)
+
     def store(self, values: Array, out: Storage, start: int = 0) -> None:
         """Round float values to this tensor's dtype, into storage from `empty`, at a place."""
         if self.dtype == _BFLOAT16:
@@ -88,10 +103,6 @@ class Tensor:
             # infinity, but no NaN gets this far.
             values = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         out[start : start + values.size] = values
-
-    def copied(self, theirs: Tensor) -> Storage:
-        """Return the numbers of another tensor as new storage for one of this dtype."""
-        return theirs.storage.astype(self.storage.dtype)
 
     def rebuild(self, storage: Array) -> Any:
         """Return storage as a tensor of the source's library, dtype, shape and device."""

@@ -5,9 +5,11 @@ names, shapes and kinds of tensors; a party that disagrees with the centre, or w
 most other parties, is rejected by name and the round goes on. Screening costs nothing while all is
 well: a NaN shows in the evidence or in the consensus, and only then is the culprit looked for.
 
-Floating-point tensors are aggregated, as one long vector of coordinates. Any other tensor (a
-BatchNorm counter, a mask) is taken whole from the heaviest party: an average of counters has no
-meaning, and a maximum could be set by any one party.
+Floating-point tensors are aggregated, as one long vector of coordinates. The elements of any other
+tensor (a BatchNorm counter, a mask) are voted on: each is the weighted median of what the parties
+sent, which of booleans is the majority. A party votes with its weight in the consensus, yet with at
+most a third of all votes: a weight may be no more than a claim of samples. An average of counters
+has no meaning, and a maximum could be set by any one party.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ import numpy as np
 
 from consilience.errors import UpdateError
 from consilience.parallel import in_order
-from consilience.tensors import Array, Tensor, is_tensor, tensor
+from consilience.tensors import Array, Storage, Tensor, is_tensor, tensor
+from consilience.votes import Vector, at_most_a_third, weighted_median
 
 log = logging.getLogger("consilience")
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
 _CHUNK = 1 << 16
+_ELECTED = 1 << 20  # numbers that are voted on at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,15 +188,30 @@ class Updates:
         dtypes = [tuple(leaf.dtype for leaf in leaves.values()) for leaves in self.leaves]
         return dtypes.index(Counter(dtypes).most_common(1)[0][0])
 
-    def rebuild(self, floats: Mapping[Path, Array], heaviest: int) -> Any:
-        """Return a tree like the updates: float storage given, other tensors from one party."""
+    def elected(self, path: Path, weights: Vector) -> Storage:
+        """Return storage for a tensor that is not aggregated, with each element voted on."""
+        votes = at_most_a_third(weights)
+        votes = votes if votes.any() else np.ones(len(votes))
+        model, voters = self.leaves[self.template()][path], np.flatnonzero(votes)
+        out = model.empty()
+        width = max(256, _ELECTED // len(voters))
+        for start in range(0, model.size, width):
+            stop = min(start + width, model.size)
+            rows = np.empty((len(voters), stop - start), model.storage.dtype)
+            for row, party in zip(rows, voters, strict=True):
+                row[:] = self.leaves[party][path].storage[start:stop]
+            # Complex numbers have no order; their parts do.
+            parts = rows.view(rows.real.dtype) if rows.dtype.kind == "c" else rows
+            out[start:stop] = weighted_median(parts, votes[voters]).view(rows.dtype)
+        return out
+
+    def rebuild(self, floats: Mapping[Path, Array], weights: Vector) -> Any:
+        """Return a tree like the updates: float storage given, other tensors voted on."""
         model = self.template()
         values: dict[Path, Any] = {}
         for path, leaf in self.leaves[model].items():
-            if path in floats:
-                values[path] = leaf.rebuild(floats[path])
-            else:
-                values[path] = leaf.rebuild(leaf.copied(self.leaves[heaviest][path]))
+            storage = floats[path] if path in floats else self.elected(path, weights)
+            values[path] = leaf.rebuild(storage)
         return _unflatten(self.originals[model], values)
 
 
