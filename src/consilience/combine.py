@@ -11,7 +11,8 @@ from consilience.coordinatewise import FEW, TrimmedMean, shares
 from consilience.evidence import SMALL, Block, Vector
 from consilience.parallel import in_order, stripes
 from consilience.tensors import Array
-from consilience.updates import Path, Updates
+from consilience.trees import Path
+from consilience.updates import Updates
 
 Storage = dict[Path, Array]
 Spans = Sequence[tuple[int, int]]

@@ -28,8 +28,9 @@ from consilience.errors import ConsilienceError, UpdateError
 from consilience.evidence import Vector, sampled_spans
 from consilience.memory import Memory
 from consilience.tensors import Array
-from consilience.updates import Leaves, Updates, parse
-from consilience.updates import Path as Key
+from consilience.trees import Leaves
+from consilience.trees import Path as Key
+from consilience.updates import Updates, parse
 
 AnyPath = str | os.PathLike[str]
 # Called with the step ("evidence", "screening" or "combination"), and how many bytes of it are done
@@ -173,9 +174,9 @@ class FileUpdates(Updates):
         """Complete the output with what is not combined, and give it its name."""
         if self.output is None:
             return None
-        for path in self.leaves[0]:
+        for path, leaf in self.leaves[self.template()].items():
             if path not in floats:
-                self.elected(path, weights)
+                self.elected(leaf, path, weights)
         for party in range(len(self.parties)):
             for file in self.checkpoint(party).files:
                 file.check_unchanged()
