@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import consilience as cs
 from consilience import votes
+from consilience.engines.dask import Shard
 from consilience.updates import parse
 from consilience.votes import at_most_a_third, weighted_median
 
@@ -86,3 +87,9 @@ def test_without_a_positive_weight_all_votes_are_equal():
 def test_complex_numbers_part_by_part():
     sent = [{"w": np.ones(2), "z": np.array([a])} for a in (1 + 9j, 2 + 1j, 3 + 5j)]
     assert cs.aggregate(sent, "mean").value["z"][0] == 2 + 5j
+
+
+def test_in_shards_too():
+    shard = Shard(parse([{"w": np.ones(2), "n": n} for n in (3, 5, 90)]))
+    value, _ = shard.combine({}, np.array([0.001, 0.001, 0.998, 0.0]), check=False)
+    assert value["n"] == 5
