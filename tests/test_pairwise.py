@@ -276,3 +276,60 @@ def test_partial_participation_uses_what_was_seen_together():
 def test_slack_is_checked():
     with pytest.raises(cs.ConsilienceError, match="slack lies between 1 and 3, found 7"):
         cs.Pairwise(slack=7)
+
+
+def test_the_readme_has_no_dictator():
+    sent = {
+        "ann": np.array([1.0, 2, 3]),
+        "bob": np.array([1.1, 2.1, 2.9]),
+        "eve": np.array([5.0, -3, 9]),
+    }
+    found = cs.aggregate(sent)
+    assert found.weights["eve"] < 0.01
+    assert 0.4 < found.weights["ann"] <= 0.5
+    assert 0.4 < found.weights["bob"] <= 0.5
+    assert "length" not in found.reasons["bob"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100, 10_000])
+def test_multiples_of_one_vector(size):
+    """One party lies exactly between the others: that makes it nobody's measure."""
+    vector = np.random.default_rng(0).standard_normal(size)
+    found = cs.aggregate({"a": vector, "b": 1.1 * vector, "c": 0.9 * vector})
+    assert max(found.weights.values()) <= 0.5
+    assert found.weights["b"] == pytest.approx(found.weights["c"])
+    assert not any("length" in reason for reason in found.reasons.values())
+
+
+@pytest.mark.parametrize("parties", [3, 4, 6, 10])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_nobody_outweighs_all_the_others(parties, size):
+    for seed in range(10):
+        found = cs.aggregate(honest(parties, size, seed)[1])
+        assert max(found.weights.values()) <= 0.5 + 1e-9
+        assert (
+            cs.Pairwise().infer(cs.Evidence.of(honest(parties, size, seed)[1])).weights[0].max()
+            <= 0.5 + 1e-9
+        )
+
+
+def test_the_order_of_parties_may_differ_between_rounds():
+    """A sequence lists its parties as 0, 1, 2, …, a mapping as 0, 1, 10, …: a sleeper's pull in
+    this round is bounded in both."""
+    _, X = honest(12, 400)
+    awake = X.copy()
+    awake[11] += 50
+
+    def weight(first, second):
+        memory = cs.Memory(decay=1.0)
+        cs.aggregate(first, memory=memory)
+        memory.evidence = memory.evidence.discounted(400.0)
+        return cs.aggregate(second, memory=memory).weights["11"]
+
+    def named(rows):
+        return {str(j): row for j, row in enumerate(rows)}
+
+    expected = weight(list(X), list(awake))
+    assert expected < 0.02
+    assert weight(named(X), list(awake)) == pytest.approx(expected)
+    assert weight(list(X), named(awake)) == pytest.approx(expected)

@@ -14,6 +14,7 @@ from consilience.estimators.ivar import IVAR
 from consilience.estimators.medians import GeometricMedian
 from consilience.estimators.pairwise import Pairwise
 from consilience.estimators.selection import Krum
+from consilience.text import shown
 
 Method = Estimator | TrimmedMean
 
@@ -44,11 +45,18 @@ def methods() -> tuple[str, ...]:
 def resolve(method: str | Method) -> Method:
     """Return the method of a name, or the method itself."""
     if not isinstance(method, str):
+        if isinstance(method, type):
+            name = shown(method.__name__)
+            raise ConsilienceError(
+                f"method is a name or an instance: found the class {name}, write {name}()"
+            )
         if isinstance(method, TrimmedMean) or hasattr(method, "infer"):
             return method
         raise ConsilienceError(
             f"method is a name or an estimator such as IVAR(), found {type(method).__name__}"
         )
     if method not in _METHODS:
-        raise ConsilienceError(f"unknown method {method!r}; choose from {', '.join(_METHODS)}")
+        raise ConsilienceError(
+            f"unknown method '{shown(method)}'; choose from {', '.join(_METHODS)}"
+        )
     return _METHODS[method]()

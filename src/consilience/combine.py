@@ -11,7 +11,8 @@ from consilience.coordinatewise import FEW, TrimmedMean, shares
 from consilience.evidence import SMALL, Block, Vector
 from consilience.parallel import in_order, stripes
 from consilience.tensors import Array
-from consilience.updates import Path, Updates
+from consilience.trees import Path
+from consilience.updates import Updates
 
 Storage = dict[Path, Array]
 Spans = Sequence[tuple[int, int]]
@@ -28,13 +29,13 @@ def combine(updates: Updates, weights: Vector, *, check: bool = False) -> tuple[
     ``weights`` ends with that of the centre. The jury is one party in twelve. With ``check``, the
     mean squared distance between y and the jury's mean is measured, in all coordinates: whatever
     hides between those that evidence was taken from, and matters, shows there (see `foretold`).
+    It is not finite where an update is not. Every coordinate of y is formed all the same.
     """
     stack = updates.stack
     dtype = np.dtype(np.float64 if updates.wide else np.float32)
     centred = weights[-1] != 0 and updates.center is not None
     if stack is None or stack.dtype != dtype or centred or not weights[:-1].all():
         return _gathered(updates, weights, dtype, centred)
-    y = weights[:-1].astype(dtype) @ stack  # by BLAS, on all cores
     jury, said = jury_of(weights)
 
     def squares(spans: Spans) -> float:
@@ -45,8 +46,13 @@ def combine(updates: Updates, weights: Vector, *, check: bool = False) -> tuple[
             total += float(np.einsum("k,k->", apart, apart))
         return total
 
-    work = stripes(updates.chunks(_CHUNK // 8), updates.size * len(said)) if check else []
-    return {updates.floats[0]: y}, sum(in_order(squares, work)) / updates.size
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = weights[:-1].astype(dtype) @ stack  # by BLAS, on all cores
+        work = stripes(updates.chunks(_CHUNK // 8), updates.size * len(said)) if check else []
+        total = sum(in_order(squares, work)) if check else float(y @ y)
+    if not np.isfinite(total):  # too large for single precision, or no number
+        return _gathered(updates, weights, dtype, centred)
+    return {updates.floats[0]: y}, total / updates.size if check else 0.0
 
 
 def _gathered(
@@ -60,28 +66,33 @@ def _gathered(
     opinion[jury] = said
     chosen = np.flatnonzero((weights[:-1] != 0) | (opinion != 0))
     asked = np.flatnonzero(opinion[chosen])
-    w, opinion = weights[chosen].astype(dtype), opinion[chosen[asked]].astype(dtype)
+    w, opinion = weights[chosen], opinion[chosen[asked]]
     width = max(256, _CHUNK // len(chosen))
 
+    def formed(rows: Array, origin: Array | None) -> tuple[Array, float]:
+        y = np.einsum("j,jk->k", w.astype(rows.dtype), rows)
+        if origin is not None:
+            y += rows.dtype.type(weights[-1]) * origin
+        apart = y - np.einsum("j,jk->k", opinion.astype(rows.dtype), rows[asked])
+        return y, float(np.einsum("k,k->", apart, apart))
+
     def sums(spans: Spans) -> float:
-        square, buffer = 0.0, np.empty((len(chosen), width), dtype)
+        total, buffer = 0.0, np.empty((len(chosen), width), dtype)
         for start, stop in spans:
             rows = updates.rows(chosen, start, stop, buffer)
-            y = np.einsum("j,jk->k", w, rows)
-            if centred:
-                y += dtype.type(weights[-1]) * updates.centre(start, stop, dtype)
+            origin = updates.centre(start, stop, dtype) if centred else None
+            y, square = formed(rows, origin)
+            if not np.isfinite(square):  # too large for single precision, or no number
+                y, square = formed(rows.astype(np.float64), origin)
+            total += square
             for path, low, high, at in updates.pieces(start, stop):
-                model[path].store(y[at : at + high - low], value[path], low)
-            y -= np.einsum("j,jk->k", opinion, rows[asked])
-            square += float(np.einsum("k,k->", y, y))
-        return square
+                piece = model[path].within(y[at : at + high - low])
+                model[path].store(piece, value[path], low)
+        return total
 
-    total = 0.0
-    for square in in_order(sums, stripes(updates.chunks(width), updates.size * len(chosen))):
-        total += square
-        if not np.isfinite(total):
-            break  # somebody's update is unusable: the rest of such a sum is not worth forming
-    return value, total / updates.size
+    work = stripes(updates.chunks(width), updates.size * len(chosen))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return value, sum(in_order(sums, work)) / updates.size
 
 
 def jury_of(weights: Vector) -> tuple[slice, Vector]:
@@ -115,8 +126,8 @@ def reduce_coordinates(
     """Return a coordinate-wise rule's value, each party's share in it and its squared distance.
 
     Where there are many coordinates, shares and distances are those of one chunk in so many, unless
-    ``exact``. The distances are NaN if some number is too large for its square to exist,
-    or none at all.
+    ``exact``. The distances are NaN, and the value is not to be used, if some number is too large
+    for its square to exist, or none at all; not so where ``precise``, of screened updates.
     """
     count, everybody = len(updates.parties), np.arange(len(updates.parties))
     model = updates.leaves[updates.template()]
@@ -131,7 +142,7 @@ def reduce_coordinates(
         for start, stop in spans:
             rows, work = buffer[:, :, : stop - start]
             chunk = updates.rows(everybody, start, stop, rows[:-1])
-            if not np.isfinite(np.vecdot(chunk, chunk)).all():
+            if not (precise or np.isfinite(np.vecdot(chunk, chunk)).all()):
                 return said, np.full(count, np.nan), 1
             np.copyto(work[:-1], chunk)
             reduced, least, greatest = rule.reduce(work[:-1], work[-1])

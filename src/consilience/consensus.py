@@ -21,6 +21,7 @@ from consilience.estimators.uncertainty import noise_intervals
 from consilience.evidence import Matrix, Vector
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.text import shown
 from consilience.updates import Updates, parse
 
 log = logging.getLogger(__name__)
@@ -128,8 +129,7 @@ def _evidence_based(
     engine = InProcess(updates)
     parsed = perf_counter() - started
     verdict = deliberate(engine, estimator, memory, sample_counts, exact=exact)
-    heaviest = int(np.argmax(verdict.weights[:-1]))
-    result = engine.updates.rebuild(engine.value, heaviest)
+    result = engine.updates.rebuild(engine.value, verdict.weights[:-1])
     if memory is not None:
         memory.keep(verdict.evidence, verdict.beliefs, verdict.trails)
     return conclude(engine.updates, result, verdict, {"parsing": parsed})
@@ -187,7 +187,7 @@ def _coordinatewise(
         updates = updates.screened()
         value, shares, squares = reduce_coordinates(updates, rule, exact=exact, precise=True)
     noise = np.sqrt(squares) if len(updates.parties) > 1 else np.full(1, np.nan)
-    result = updates.rebuild(value, int(np.argmax(shares)))
+    result = updates.rebuild(value, shares)
     seconds = {"combination": perf_counter() - started}
     diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
     return _consensus(updates, result, shares, noise, None, None, None, diagnostics)
@@ -223,7 +223,10 @@ def _consensus(
 def _counts(
     sample_counts: Mapping[str, float] | Sequence[float] | None, updates: Updates
 ) -> tuple[dict[str, float] | None, dict[str, str]]:
-    """Return usable sample counts by party, and the parties whose count is none, with reasons."""
+    """Return usable sample counts by party, and the parties whose count is none, with reasons.
+
+    A count that is missing is no reason to reject anybody; a count that is no count is one.
+    """
     if sample_counts is None:
         return None, {}
     if isinstance(sample_counts, Mapping):
@@ -234,14 +237,26 @@ def _counts(
         raise ConsilienceError(
             f"{len(updates.given)} updates but {len(sample_counts)} sample counts"
         )
-    counts, bad = {}, {}
-    for party in updates.parties:
-        try:
-            counts[party] = float(given[party])
-            fine = np.isfinite(counts[party]) and counts[party] > 0
-        except (KeyError, TypeError, ValueError):
-            fine = False
-        if not fine:
-            found = repr(given[party]) if party in given else "none"
-            bad[party] = f"its sample count is {found}, expected a positive number"
-    return counts, bad
+    said = {party: _count(given[party]) for party in updates.parties if party in given}
+    if said and all(count == 0 for count in said.values()):
+        return None, {}  # nobody counts
+    bad = {
+        party: f"its sample count is {_described(given[party])}, expected a positive number"
+        for party, count in said.items()
+        if not 0 < count < np.inf
+    }
+    return {party: count for party, count in said.items() if party not in bad}, bad
+
+
+def _count(said: Any) -> float:
+    try:
+        return float(said)
+    except Exception:  # text, a list, 10**400, or whatever a stranger's number raises
+        return np.nan
+
+
+def _described(found: Any) -> str:
+    try:
+        return shown(repr(found))
+    except Exception:  # numbers of thousands of digits have no text
+        return f"of type {type(found).__name__}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median_low
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -15,9 +16,11 @@ import numpy as np
 
 from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.combine import Storage, combine, foretold
+from consilience.errors import ConsilienceError
 from consilience.evidence import Evidence, Positions, Vector, observe
 from consilience.memory import Memory
 from consilience.tensors import Array
+from consilience.text import shown
 from consilience.trails import Trails
 from consilience.updates import Updates
 
@@ -121,9 +124,9 @@ def deliberate(
         if estimator.follows:
             trails = memory.followed(block, engine.size, engine.look)
             lasting = trails.evidence(len(block.parties))
-    given = Given(sample_counts, known, block, lasting)
+    given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting)
     beliefs = estimator.infer(evidence if estimator.remembers else now, given)
-    weights = with_centre(beliefs.weights_of(engine.parties))
+    weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
     weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
     inferred = perf_counter()
     sampled = block.count < engine.size
@@ -141,3 +144,26 @@ def deliberate(
         "combination": perf_counter() - inferred,
     }
     return Verdict(evidence, trails, beliefs, weights, int(block.count), seconds)
+
+
+def _counts_of(
+    parties: tuple[str, ...], sample_counts: Mapping[str, float] | None
+) -> dict[str, float] | None:
+    """Return a sample count for each party of the round, and for nobody else. Who said nothing is
+    taken to have as many as the median party."""
+    said = {p: sample_counts[p] for p in parties if p in sample_counts} if sample_counts else {}
+    if not said:
+        return None
+    typical = median_low(said.values())
+    return {party: said.get(party, typical) for party in parties}
+
+
+def _weights_of(parties: tuple[str, ...], beliefs: Beliefs, estimator: Estimator) -> Vector:
+    weights = beliefs.weights_of(parties)
+    if not np.isfinite(weights).all():
+        party = parties[int(np.argmin(np.isfinite(weights)))]
+        raise ConsilienceError(
+            f"{shown(repr(estimator))} gave party {shown(party)} a weight that is not finite: "
+            "expected numbers; mend the estimator, or choose another method"
+        )
+    return weights

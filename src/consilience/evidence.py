@@ -91,14 +91,21 @@ class Block:
         """Return the same distances, believed less."""
         return Block(self.parties, self.distances, self.count * factor)
 
+    def ordered(self, parties: tuple[str, ...]) -> Block:
+        """Return the same with its parties in this order."""
+        if parties == self.parties:
+            return self
+        position = {party: j for j, party in enumerate(self.parties)}
+        order = [*(position[party] for party in parties), len(parties)]
+        return Block(parties, self.distances[np.ix_(order, order)], self.count)
+
     def merged(self, other: Block) -> Block:
         """Return the block over this one's coordinates and the other's, of the same parties."""
         if set(self.parties) != set(other.parties):
             raise ValueError("blocks of different parties do not merge")
-        order = [*map(other.parties.index, self.parties), len(self.parties)]
         total = self.count + other.count
         mine, theirs = self.count / total, other.count / total
-        distances = mine * self.distances + theirs * other.distances[np.ix_(order, order)]
+        distances = mine * self.distances + theirs * other.ordered(self.parties).distances
         return Block(self.parties, distances, total)
 
 

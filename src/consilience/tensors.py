@@ -9,13 +9,15 @@ imported here; a torch tensor brings its own.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from consilience.errors import UpdateError
+from consilience.text import shown, told
 
 Array = npt.NDArray[Any]
 # A flat array, or what slices like one: engines.stored has tensors that stay in their files.
@@ -24,6 +26,12 @@ Storage = Any
 # numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
 # uint16 and shifted.
 _BFLOAT16 = "bfloat16"
+_LARGEST = {
+    "float16": float(np.finfo(np.float16).max),
+    _BFLOAT16: 2.0**128 - 2.0**120,
+    "float32": float(np.finfo(np.float32).max),
+}
+_LARGEST_REPEATED = 1 << 30  # bytes that a view may pretend to have
 _EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 
 
@@ -31,7 +39,7 @@ _EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 class Tensor:
     """A flat view of a tensor's storage, and the object it came from."""
 
-    storage: Storage  # (size,); uint16 where dtype is bfloat16
+    storage: Storage  # (size,), once `flat`; uint16 where dtype is bfloat16
     dtype: str
     shape: tuple[int, ...]
     source: Any
@@ -80,6 +88,16 @@ class Tensor:
         """Return uninitialised storage for a result of the same dtype and size."""
         return np.empty(self.size, self.storage.dtype)
 
+    def within(self, values: Array) -> Array:
+        """Return float values, those beyond the range of this tensor's dtype at its end.
+
+        Weights may be negative, and sums round: a consensus can be larger than all that was sent.
+        """
+        if values.dtype.itemsize <= self.storage.dtype.itemsize:
+            return values
+        largest = _LARGEST[self.dtype]
+        return values.clip(-largest, largest)
+
     def store(self, values: Array, out: Storage, start: int = 0) -> None:
         """Round float values to this tensor's dtype, into storage from `empty`, at a place."""
         if self.dtype == _BFLOAT16:
@@ -89,9 +107,11 @@ class Tensor:
             values = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         out[start : start + values.size] = values
 
-    def copied(self, theirs: Tensor) -> Storage:
-        """Return the numbers of another tensor as new storage for one of this dtype."""
-        return theirs.storage.astype(self.storage.dtype)
+    def flat(self) -> Tensor:
+        """Return the same with flat storage: a copy where it is strided."""
+        if not isinstance(self.storage, np.ndarray) or self.storage.ndim == 1:
+            return self
+        return replace(self, storage=self.storage.reshape(-1))
 
     def rebuild(self, storage: Array) -> Any:
         """Return storage as a tensor of the source's library, dtype, shape and device."""
@@ -100,29 +120,34 @@ class Tensor:
         if torch is not None:
             flat = torch.from_numpy(storage.view(np.int16) if self.dtype == _BFLOAT16 else storage)
             return flat.view(source.dtype).reshape(self.shape).to(source.device)
-        array = storage.view(_numpy_dtype(source)).reshape(self.shape)
-        if isinstance(source, np.ndarray):
-            return array
+        dtype = np.dtype(_BFLOAT16) if self.dtype == _BFLOAT16 else storage.dtype
+        array = storage.view(dtype).reshape(self.shape)
         if isinstance(source, float | int | np.generic):
             return array[()]
-        if hasattr(source, "__array_namespace__"):
-            return source.__array_namespace__().asarray(array)
+        if not isinstance(source, np.ndarray) and hasattr(source, "__array_namespace__"):
+            return _in_namespace(source, array)
         return array
 
 
 def tensor(source: Any) -> Tensor:
     """Return a `Tensor` over anything array-like; raise UpdateError for what is not one."""
+    return outline(source).flat()
+
+
+def outline(source: Any) -> Tensor:
+    """Return a `Tensor` whose storage lies as it came, not copied: whether its shape is the
+    expected one is better asked first."""
     if isinstance(source, Tensor):
         return source
     torch = _torch_of(source)
     if torch is not None:
         return _from_torch(torch, source)
     array = _as_array(source)
-    name = array.dtype.name
-    storage = array.reshape(-1)
-    if name == _BFLOAT16:
-        storage = storage.view(np.uint16)
-    return Tensor(storage, name, array.shape, source)
+    name = _dtype_name(array.dtype)
+    _check_view(array)
+    storage = array.view(np.uint16) if name == _BFLOAT16 else array
+    # Of an array of a class of its own only the numbers are kept.
+    return Tensor(storage, name, array.shape, array if isinstance(source, np.ndarray) else source)
 
 
 def is_tensor(source: Any) -> bool:
@@ -137,17 +162,37 @@ def _as_array(source: Any) -> Array:
     try:
         array = np.from_dlpack(source) if exported else np.asarray(source)
     except Exception as error:  # whatever a stranger's export raises: it must not stop the round
-        raise UpdateError(f"{type(source).__name__} cannot be read ({error})") from error
+        raise UpdateError(
+            f"{shown(type(source).__name__)} cannot be read ({told(error)})"
+        ) from None
     if array.dtype.kind == "O":
-        raise UpdateError(f"expected a tensor of numbers, found {type(source).__name__}")
+        raise UpdateError(f"expected a tensor of numbers, found {shown(type(source).__name__)}")
     foreign = array.dtype.kind not in "fiubc" or array.dtype.isbuiltin == 2  # of ml_dtypes
-    if foreign and array.dtype.name != _BFLOAT16:
-        raise UpdateError(f"{_EXPECTED}, found {array.dtype.name}")
+    if foreign and _dtype_name(array.dtype) != _BFLOAT16:
+        raise UpdateError(f"{_EXPECTED}, found {shown(_dtype_name(array.dtype))}")
+    if isinstance(source, np.ma.MaskedArray):
+        hidden = int(np.count_nonzero(np.ma.getmaskarray(source)))
+        if hidden:
+            raise UpdateError(f"{hidden} of {array.size} numbers are masked: fill them in")
     return array
 
 
-def _numpy_dtype(source: Any) -> np.dtype[Any]:
-    return source.dtype if isinstance(source, np.ndarray) else _as_array(source).dtype
+def _check_view(array: Array) -> None:
+    """Raise if few numbers are spread over a shape that would fill the memory."""
+    if 0 in array.strides and array.nbytes > _LARGEST_REPEATED:
+        raise UpdateError(f"numbers repeated up to shape {array.shape}: send an array of its own")
+
+
+@lru_cache(64)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # which numpy makes anew each time
+
+
+def _in_namespace(source: Any, array: Array) -> Any:
+    try:
+        return source.__array_namespace__().asarray(array)
+    except Exception:  # a stranger's library: what it made can be read, what it makes cannot
+        return array
 
 
 def _torch_of(source: Any) -> Any:
@@ -157,16 +202,32 @@ def _torch_of(source: Any) -> Any:
 
 
 def _from_torch(torch: Any, source: Any) -> Tensor:
-    if source.layout is not torch.strided or source.is_quantized or source.is_meta:
-        kind = "meta" if source.is_meta else source.layout
+    # A subclass may answer every question as it likes; a tensor says what it is.
+    plain = source if type(source) is torch.Tensor else source.as_subclass(torch.Tensor)
+    if type(plain) is not torch.Tensor or plain.is_nested:
+        raise UpdateError(f"expected a dense tensor, found {shown(type(source).__name__)}")
+    if plain.layout is not torch.strided or plain.is_quantized or plain.is_meta:
+        kind = "meta" if plain.is_meta else "quantized" if plain.is_quantized else plain.layout
         raise UpdateError(f"expected a dense tensor with data, found torch layout {kind}")
-    name = str(source.dtype).removeprefix("torch.")
-    flat = source.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+    _check_storage(plain)
+    name = str(plain.dtype).removeprefix("torch.")
+    dense = plain.detach().cpu().resolve_conj().resolve_neg()
     if name == _BFLOAT16:
-        storage = flat.view(torch.int16).numpy().view(np.uint16)
+        storage = dense.view(torch.int16).numpy().view(np.uint16)
     else:
         try:
-            storage = flat.numpy()
+            storage = dense.numpy()
         except TypeError:  # a dtype numpy does not have, such as float8
             raise UpdateError(f"{_EXPECTED}, found {name}") from None
-    return Tensor(storage, name, tuple(source.shape), source)
+    _check_view(storage)
+    return Tensor(storage, name, tuple(plain.shape), plain)
+
+
+def _check_storage(plain: Any) -> None:
+    """Raise if a tensor is larger than its memory, as one is that has been given back."""
+    if plain.numel() == 0:
+        return
+    steps = zip(plain.shape, plain.stride(), strict=True)
+    last = plain.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+    if (last + 1) * plain.element_size() > plain.untyped_storage().nbytes():
+        raise UpdateError("expected a tensor with data, found one whose storage was freed")

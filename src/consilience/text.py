@@ -34,6 +34,16 @@ def shown(text: object, longest: int = LONGEST) -> str:
     return line[: room - room // 2] + mark + tail[len(tail) - room // 2 :]
 
 
+def told(error: BaseException, longest: int = LONGEST) -> str:
+    """Return what an error says, in one line; its type, where that is all."""
+    try:
+        said = shown(error, longest)
+    except Exception:  # a stranger's error may fail to say
+        said = ""
+    name = shown(type(error).__name__)
+    return f"{name}: {said}" if said else name
+
+
 def _escaped(text: str) -> str:
     if text.isprintable():
         return text

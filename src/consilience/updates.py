@@ -5,9 +5,11 @@ names, shapes and kinds of tensors; a party that disagrees with the centre, or w
 most other parties, is rejected by name and the round goes on. Screening costs nothing while all is
 well: a NaN shows in the evidence or in the consensus, and only then is the culprit looked for.
 
-Floating-point tensors are aggregated, as one long vector of coordinates. Any other tensor (a
-BatchNorm counter, a mask) is taken whole from the heaviest party: an average of counters has no
-meaning, and a maximum could be set by any one party.
+Floating-point tensors are aggregated, as one long vector of coordinates. The elements of any other
+tensor (a BatchNorm counter, a mask) are voted on: each is the weighted median of what the parties
+sent, which of booleans is the majority. A party votes with its weight in the consensus, yet with at
+most a third of all votes: a weight may be no more than a claim of samples. An average of counters
+has no meaning, and a maximum could be set by any one party.
 """
 
 from __future__ import annotations
@@ -16,19 +18,23 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from consilience.errors import UpdateError
 from consilience.parallel import in_order
-from consilience.tensors import Array, Tensor, is_tensor, tensor
+from consilience.tensors import Array, Storage, Tensor, is_tensor
+from consilience.text import shown, told
+from consilience.trees import Leaves, Path, Tree, flatten, show, unflatten
+from consilience.votes import Vector, at_most_a_third, weighted_median
 
 log = logging.getLogger("consilience")
 
-Path = tuple[Any, ...]
-Leaves = dict[Path, Tensor]
 _CHUNK = 1 << 16
+# What layers call their tensors.
+_LAYER = {"weight", "bias", "kernel", "running_mean", "running_var", "num_batches_tracked"}
+_ELECTED = 1 << 20  # numbers that are voted on at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +43,7 @@ class Updates:
 
     parties: tuple[str, ...]
     leaves: tuple[Leaves, ...]  # one per party, same paths in each
-    originals: tuple[Any, ...]
+    trees: tuple[Tree, ...]
     given: tuple[str, ...]  # everybody who sent something, in the order given
     rejected: dict[str, str]
     center: Leaves | None = None
@@ -135,8 +141,7 @@ class Updates:
         """Return these updates less some parties, each with the reason; raise if none are left."""
         if not bad:
             return self
-        for party, reason in bad.items():
-            log.warning("party %s rejected: %s", party, reason)
+        _log(bad)
         rejected = {**self.rejected, **bad}
         keep = [j for j, party in enumerate(self.parties) if party not in bad]
         if not keep:
@@ -145,7 +150,7 @@ class Updates:
             self,
             parties=tuple(self.parties[j] for j in keep),
             leaves=tuple(self.leaves[j] for j in keep),
-            originals=tuple(self.originals[j] for j in keep),
+            trees=tuple(self.trees[j] for j in keep),
             rejected=rejected,
             stack=None,
         )
@@ -170,7 +175,7 @@ class Updates:
                     finite = np.isfinite(piece)
                     if not finite.all():
                         at = int(np.argmin(finite))
-                        return f"{_show(path)} holds {piece[at]} at position {start + at}"
+                        return f"{show(path)} holds {piece[at]} at position {start + at}"
                 if leaf.wide:
                     square += total
         # A quarter of the range, so that a difference of two such updates has a norm too. Numbers
@@ -180,20 +185,46 @@ class Updates:
         return None
 
     def template(self) -> int:
-        """Return the first party with the commonest dtypes: the consensus takes after it."""
+        """Return the first party with the commonest dtypes, of those with the commonest types of
+        tensors and containers: the consensus takes after it."""
         dtypes = [tuple(leaf.dtype for leaf in leaves.values()) for leaves in self.leaves]
-        return dtypes.index(Counter(dtypes).most_common(1)[0][0])
+        common = Counter(dtypes).most_common(1)[0][0]
+        those = [j for j, found in enumerate(dtypes) if found == common]
+        types = [self.trees[j].types for j in those]
+        return those[types.index(Counter(types).most_common(1)[0][0])]
 
-    def rebuild(self, floats: Mapping[Path, Array], heaviest: int) -> Any:
-        """Return a tree like the updates: float storage given, other tensors from one party."""
+    def elected(self, model: Tensor, path: Path, weights: Vector) -> Storage:
+        """Return storage, as the model's, for a tensor that is not aggregated: each element is
+        voted on."""
+        votes = at_most_a_third(weights)
+        votes = votes if votes.any() else np.ones(len(votes))
+        out, voters = model.empty(), np.flatnonzero(votes)
+        width = max(256, _ELECTED // len(voters))
+        for start in range(0, model.size, width):
+            stop = min(start + width, model.size)
+            rows = np.empty((len(voters), stop - start), model.storage.dtype)
+            for row, party in zip(rows, voters, strict=True):
+                row[:] = self.leaves[party][path].storage[start:stop]
+            # Complex numbers have no order; their parts do.
+            parts = rows.view(rows.real.dtype) if rows.dtype.kind == "c" else rows
+            out[start:stop] = weighted_median(parts, votes[voters]).view(rows.dtype)
+        return out
+
+    def rebuild(self, floats: Mapping[Path, Array], weights: Vector) -> Any:
+        """Return a tree like the updates: float storage given, other tensors voted on."""
         model = self.template()
         values: dict[Path, Any] = {}
         for path, leaf in self.leaves[model].items():
-            if path in floats:
-                values[path] = leaf.rebuild(floats[path])
-            else:
-                values[path] = leaf.rebuild(leaf.copied(self.leaves[heaviest][path]))
-        return _unflatten(self.originals[model], values)
+            storage = floats[path] if path in floats else self.elected(leaf, path, weights)
+            values[path] = leaf.rebuild(storage)
+        return unflatten(self.trees[model], values)
+
+
+class _Read(NamedTuple):
+    """What a party sent."""
+
+    leaves: Leaves
+    tree: Tree
 
 
 def parse(updates: Any, center: Any = None) -> Updates:
@@ -204,52 +235,109 @@ def parse(updates: Any, center: Any = None) -> Updates:
     if isinstance(updates, Updates):
         return updates
     named, stack = _name(updates)
-    given = tuple(named)
     # By id, so that the sums, and so the bits of the answer, do not depend on who came first.
     parties = sorted(named) if isinstance(updates, Mapping) else list(named)
     expected = None if center is None else _center(center)
-    leaves: dict[str, Leaves] = {}
+    read, rejected = _read(named, parties)
+    if not read:
+        _log(rejected)
+        raise nobody_left(rejected)
+    reference = expected
+    if reference is None:
+        _check_parties(read)
+        reference = _commonest([found.leaves for found in read.values()])
+    leaves, differing = _agreeing(read, reference)
+    rejected |= differing
+    _log(rejected)
+    if not leaves:
+        raise nobody_left(rejected)
+    good = tuple(leaves)
+    _check_floats(leaves[good[0]])
+    return Updates(
+        parties=good,
+        leaves=tuple(leaves.values()),
+        trees=tuple(read[party].tree for party in good),
+        given=tuple(named),
+        rejected=rejected,
+        center=expected,
+        stack=stack if len(good) == len(named) else None,
+    )
+
+
+def _read(
+    named: Mapping[str, Any], parties: Iterable[str]
+) -> tuple[dict[str, _Read], dict[str, str]]:
+    """Take the updates apart; return also who sent none, with reasons."""
+    read: dict[str, _Read] = {}
     rejected: dict[str, str] = {}
     for party in parties:
         try:
-            leaves[party] = dict(_flatten(named[party]))
+            read[party] = _Read(*flatten(named[party]))
         except UpdateError as error:
             rejected[party] = str(error)
-    if not leaves:
-        raise nobody_left(rejected)
-    reference = expected if expected is not None else _commonest(list(leaves.values()))
-    for party, found in leaves.items():
-        reason = _difference(found, reference)
+        except Exception as error:  # whatever a stranger's object raises costs nobody else
+            rejected[party] = f"it cannot be read ({told(error)})"
+    return read, rejected
+
+
+def _agreeing(
+    read: Mapping[str, _Read], reference: Leaves
+) -> tuple[dict[str, Leaves], dict[str, str]]:
+    """Return the tensors of those whose structure is the expected one; the others with reasons."""
+    agreeing: dict[str, Leaves] = {}
+    rejected: dict[str, str] = {}
+    for party, (leaves, _) in read.items():
+        reason = _difference(leaves, reference)
         if reason is not None:
             rejected[party] = reason
+            continue
+        try:
+            # Paths in one order for all: mappings may list the same names in different orders.
+            agreeing[party] = {path: leaves[path].flat() for path in reference}
+        except MemoryError as error:  # a small view of any size, and nobody to compare it with
+            rejected[party] = f"it cannot be read ({told(error)})"
+    return agreeing, rejected
+
+
+def _log(rejected: Mapping[str, str]) -> None:
     for party, reason in rejected.items():
-        log.warning("party %s rejected: %s", party, reason)
-    good = [party for party in parties if party not in rejected]
-    if not good:
-        raise nobody_left(rejected)
-    if not any(leaf.size for leaf in leaves[good[0]].values() if leaf.kind == "float"):
-        kinds = sorted({leaf.dtype for leaf in leaves[good[0]].values()})
+        log.warning("party %s rejected: %s", shown(party), reason)
+
+
+def _check_floats(leaves: Leaves) -> None:
+    if not any(leaf.size for leaf in leaves.values() if leaf.kind == "float"):
+        kinds = sorted({leaf.dtype for leaf in leaves.values()})
         raise UpdateError(
             f"no floating-point coordinate in the updates (found {', '.join(kinds) or 'no tensor'})"
             ": convert them, for instance with .astype(float)"
         )
-    return Updates(
-        parties=tuple(good),
-        # Paths in one order for all: mappings may list the same names in different orders.
-        leaves=tuple({path: leaves[party][path] for path in reference} for party in good),
-        originals=tuple(named[party] for party in good),
-        given=given,
-        rejected=rejected,
-        center=expected,
-        stack=stack if len(good) == len(given) else None,
-    )
+
+
+def _check_parties(read: Mapping[str, _Read]) -> None:
+    """Raise if these are the tensors of one model rather than the updates of many parties.
+
+    That shows where each is a single tensor, and most have a layer's names or no shape is that of
+    most.
+    """
+    if len(read) < 2 or not all(found.tree.leaf for found in read.values()):
+        return
+    shapes = {party: found.leaves[()].shape for party, found in read.items()}
+    (_, most), *others = Counter(shapes.values()).most_common(2)
+    tied = any(count == most for _, count in others)
+    layers = sum(party.rsplit(".", 1)[-1] in _LAYER for party in read)
+    if tied or 2 * most < len(read) or 2 * layers > len(read):
+        some = ", ".join(f"{shown(party)} {shape}" for party, shape in list(shapes.items())[:3])
+        raise UpdateError(
+            f"this looks like the tensors of one model, each taken for a party ({some}, …): give "
+            "{party: model}, or a centre to say what is expected"
+        )
 
 
 def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
     """Return the error for a round in which no update can be used."""
     if not rejected:
         return UpdateError("no updates: expected at least one party, found none")
-    reasons = "; ".join(f"{party}: {reason}" for party, reason in list(rejected.items())[:5])
+    reasons = "; ".join(f"{shown(party)}: {reason}" for party, reason in list(rejected.items())[:5])
     more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
     return UpdateError(
         f"every update was rejected, nothing is left to aggregate ({reasons}{more})", rejected
@@ -259,10 +347,9 @@ def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
 def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:
     """Return the updates by party id, and the array they are the rows of, if they are."""
     if isinstance(updates, Mapping):
-        named = {str(party): update for party, update in updates.items()}
-        if len(named) != len(updates):
-            raise UpdateError("two parties have the same id once written as text")
-        return named, None
+        return _by_id(updates, updates.values()), None
+    if hasattr(updates, "columns") or (hasattr(updates, "index") and hasattr(updates, "to_numpy")):
+        return _rows(updates), None
     if is_tensor(updates):
         rows = updates if hasattr(updates, "shape") else np.asarray(updates)
         if len(rows.shape) == 0:
@@ -277,42 +364,31 @@ def _name(updates: Any) -> tuple[dict[str, Any], Array | None]:
     )
 
 
-def _flatten(update: Any, path: Path = ()) -> Iterable[tuple[Path, Tensor]]:
-    if isinstance(update, UpdateError):
-        raise update
-    if is_tensor(update):
-        try:
-            yield path, tensor(update)
-        except UpdateError as error:
-            raise UpdateError(f"{_show(path)}: {error}") from None
-    elif isinstance(update, Mapping):
-        for key, value in update.items():
-            yield from _flatten(value, (*path, key))
-    elif isinstance(update, Sequence) and not isinstance(update, str | bytes):
-        for index, value in enumerate(update):
-            yield from _flatten(value, (*path, index))
-    else:
-        raise UpdateError(f"{_show(path)}: expected a tensor, found {type(update).__name__}")
+def _rows(frame: Any) -> dict[str, Any]:
+    """Return the rows of a data frame by party id: its index, or 0, 1, … where it has none."""
+    kind = shown(type(frame).__name__)
+    try:
+        values = frame.to_numpy()
+        if values.dtype.kind == "O":  # of a column that can be missing, perhaps
+            values = frame.to_numpy(dtype=float, na_value=np.nan)
+    except Exception as error:
+        raise UpdateError(
+            f"{kind} cannot be read as numbers, a row for each party ({told(error)}); leave out "
+            "other columns, or make them the index"
+        ) from None
+    return _by_id(frame.index if hasattr(frame, "index") else range(len(values)), values)
 
 
-def _unflatten(update: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:
-    if is_tensor(update):
-        return values[path]
-    if isinstance(update, Mapping):
-        items = {key: _unflatten(value, values, (*path, key)) for key, value in update.items()}
-        make: Any = type(update)
-        try:
-            return make(items)
-        except TypeError:  # a mapping that is not made from its items, such as a defaultdict
-            return items
-    parts = [_unflatten(value, values, (*path, index)) for index, value in enumerate(update)]
-    if isinstance(update, tuple):
-        return type(update)(*parts) if hasattr(update, "_fields") else tuple(parts)
-    return parts
+def _by_id(ids: Iterable[Any], updates: Iterable[Any]) -> dict[str, Any]:
+    names = [str(party) for party in ids]
+    named = dict(zip(names, updates, strict=True))
+    if len(named) != len(names):
+        raise UpdateError("two parties have the same id once written as text")
+    return named
 
 
 def _center(center: Any) -> Leaves:
-    leaves = dict(_flatten(center))
+    leaves = {path: leaf.flat() for path, leaf in flatten(center)[0].items()}
     for path, leaf in leaves.items():
         if leaf.kind == "float":
             buffer = np.empty(min(leaf.size, _CHUNK))
@@ -320,7 +396,7 @@ def _center(center: Any) -> Leaves:
                 piece = buffer[: min(leaf.size - start, _CHUNK)]
                 leaf.read(start, start + piece.size, piece)
                 if not np.isfinite(piece).all():
-                    raise UpdateError(f"the centre's {_show(path)} holds NaN or inf")
+                    raise UpdateError(f"the centre's {show(path)} holds NaN or inf")
     return leaves
 
 
@@ -339,18 +415,14 @@ def _difference(found: Leaves, expected: Leaves) -> str | None:
     missing = [path for path in expected if path not in found]
     extra = [path for path in found if path not in expected]
     if missing or extra:
-        parts = [f"{_show(path)} is missing" for path in missing[:2]]
-        parts += [f"{_show(path)} is not expected" for path in extra[:2]]
+        parts = [f"{show(path)} is missing" for path in missing[:2]]
+        parts += [f"{show(path)} is not expected" for path in extra[:2]]
         more = len(missing) + len(extra) - len(parts)
         return ", ".join(parts) + (f" and {more} more differ" if more else "")
     for path, leaf in found.items():
         wanted = expected[path]
         if leaf.shape != wanted.shape:
-            return f"{_show(path)} has shape {leaf.shape}, expected {wanted.shape}"
+            return f"{show(path)} has shape {leaf.shape}, expected {wanted.shape}"
         if leaf.kind != wanted.kind:
-            return f"{_show(path)} is {leaf.dtype}, expected {wanted.kind}"
+            return f"{show(path)} is {leaf.dtype}, expected {wanted.kind}"
     return None
-
-
-def _show(path: Path) -> str:
-    return f"tensor '{'.'.join(map(str, path))}'" if path else "the update"

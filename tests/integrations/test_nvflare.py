@@ -68,6 +68,14 @@ BAD = {
         sent("eve", weights(9), meta={"NUM_STEPS_CURRENT_ROUND": -1}),
         "its sample count is -1",
     ),
+    "nan-count": (
+        sent("eve", weights(9), meta={"NUM_STEPS_CURRENT_ROUND": float("nan")}),
+        "its sample count is nan",
+    ),
+    "huge-count": (
+        sent("eve", weights(9), meta={"NUM_STEPS_CURRENT_ROUND": 10**400}),
+        "its sample count is 1000",
+    ),
 }
 
 

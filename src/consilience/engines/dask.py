@@ -81,7 +81,7 @@ class Shard:
         """Return the shard of the consensus, and its part of how far off the jury is."""
         updates = self._without(bad)
         value, off = combine(updates, weights, check=check)
-        return updates.rebuild(value, int(np.argmax(weights[:-1]))), off * updates.size
+        return updates.rebuild(value, weights[:-1]), off * updates.size
 
     def _without(self, bad: Mapping[str, str]) -> Updates:
         return self.updates.without({p: r for p, r in bad.items() if p in self.updates.parties})

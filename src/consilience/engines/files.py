@@ -25,12 +25,13 @@ from consilience.engines.checkpoint import Checkpoint, nbytes, open_checkpoint
 from consilience.engines.output import Output
 from consilience.engines.stored import FileTensor, Nowhere, UnreadableFileError
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.evidence import sampled_spans
+from consilience.evidence import Vector, sampled_spans
 from consilience.memory import Memory
 from consilience.tensors import Array
 from consilience.text import shown
-from consilience.updates import Leaves, Updates, parse
-from consilience.updates import Path as Key
+from consilience.trees import Leaves
+from consilience.trees import Path as Key
+from consilience.updates import Updates, parse
 
 AnyPath = str | os.PathLike[str]
 # Called with the step ("evidence", "screening" or "combination"), and how many bytes of it are done
@@ -168,8 +169,10 @@ class FileUpdates(Updates):
             mine.key, mine.block = key, np.empty((len(chosen), width), buffer.dtype)
             mine.start = mine.stop = -1
         if not mine.start <= start <= stop <= mine.stop:
-            mine.start, mine.stop = start, min(self.size, start + mine.block.shape[1])
-            super().rows(chosen, start, mine.stop, mine.block)
+            end = min(self.size, start + mine.block.shape[1])
+            mine.start = mine.stop = -1  # until all of it is read: a read may fail
+            super().rows(chosen, start, end, mine.block)
+            mine.start, mine.stop = start, end
         found: Array = mine.block[:, start - mine.start : stop - mine.start]
         return found
 
@@ -178,17 +181,17 @@ class FileUpdates(Updates):
         self.meter.advance("screening", self.size * self.width)
         return reason
 
-    def rebuild(self, floats: Mapping[Key, Any], heaviest: int) -> Path | None:
+    def rebuild(self, floats: Mapping[Key, Any], weights: Vector) -> Path | None:
         """Complete the output with what is not combined, and give it its name."""
         if self.output is None:
             return None
         for path, leaf in self.leaves[self.template()].items():
             if path not in floats:
-                leaf.copied(self.leaves[heaviest][path])
+                self.elected(leaf, path, weights)
         for party in range(len(self.parties)):
             for file in self.checkpoint(party).files:
                 file.check_unchanged()
-        self.output.commit(self.checkpoint(heaviest).metadata)
+        self.output.commit(self.checkpoint(int(np.argmax(weights))).metadata)
         return self.output.path
 
 

@@ -27,7 +27,6 @@ from consilience.text import shown
 # How far ahead of a reader the kernel is asked to fetch: the disk sees requests of this size,
 # whatever the size of a piece.
 _AHEAD = 1 << 22
-_COPY = 1 << 20
 _LONGEST_PATH = 200  # characters of a path in a message
 _TICK = 20_000_000  # nanoseconds
 
@@ -271,13 +270,6 @@ class FileTensor(Tensor):
         """Round float values to this tensor's dtype, into its place in the output."""
         super().store(values, out, start)
         self.formed(values.size * int(self.storage.dtype.itemsize))
-
-    def copied(self, theirs: Tensor) -> FileArray | Nowhere:
-        """Write another party's numbers to the output."""
-        out = self.room()
-        for start in range(0, self.size, _COPY):
-            out[start : start + _COPY] = theirs.storage[start : start + _COPY]
-        return out
 
 
 def _pread(descriptor: int, out: Array, offset: int) -> int:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.reasons import explain, groups_of
 from consilience.evidence import Block, Evidence, Matrix, Vector, pooled_distances, residuals
+from consilience.votes import at_most_a_third
 
 Pairs = npt.NDArray[np.bool_]
 
@@ -89,8 +91,9 @@ class Pairwise:
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
             w = votes(shared[np.ix_(members, members)]) * trusted[members]
             now = given.now
-            if now is not None and now.parties == block.parties:
-                w, lengths[members] = bounded(w, now)
+            if now is not None and set(now.parties) == set(block.parties):
+                w, lengths[members] = bounded(w, now.ordered(block.parties))
+            w = at_most_half(w)
             weights.append(w / w.sum())
         groups = groups_of(evidence.parties, shared)
         return Beliefs(
@@ -258,29 +261,39 @@ def claims(parties: tuple[str, ...], sample_counts: Mapping[str, float] | None) 
     """
     if not sample_counts:
         return np.ones(len(parties))
-    typical = float(np.median(list(sample_counts.values())))
+    typical = median_low(sample_counts.values())
     said = np.array([sample_counts.get(party, typical) for party in parties])
-    return np.clip(said / typical, 1 / _MOST_CLAIMED, _MOST_CLAIMED)
+    with np.errstate(over="ignore"):  # a claim may be as large as a number can be
+        return np.clip(said / typical, 1 / _MOST_CLAIMED, _MOST_CLAIMED)
 
 
 def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
     """Bound what each party's pull comes to in this very round; return also the lengths.
 
-    Levels remember; a party may have been quiet until now. No residual from the consensus counts
-    for more than three times the typical one.
+    Levels remember; a party may have been quiet until now. No residual counts for more than three
+    times the typical one. A heavy party is close to a consensus of its own making, so no party has
+    more than a third of the say in what is typical: nobody is the measure of all the others.
     """
     distances = now.distances[:-1, :-1]
     kept, lengths = np.ones_like(weights), np.ones_like(weights)
     for _ in range(20):
-        w = weights * kept
-        w /= w.sum()
-        lengths = np.sqrt(np.maximum(residuals(distances, w), 0.0))
-        typical = _middle(np.maximum(lengths, 1e-6 * lengths.max() + 1e-300), w)
+        w = at_most_half(weights * kept)
+        lengths = np.sqrt(np.maximum(residuals(distances, w / w.sum()), 0.0))
+        typical = _middle(np.maximum(lengths, 1e-6 * lengths.max() + 1e-300), at_most_a_third(w))
         lengths /= typical
         before, kept = kept, np.minimum(1.0, _MOST_SLACK / np.maximum(lengths, 1.0))
         if np.abs(kept - before).max() < 1e-6:
             break
     return weights * kept, lengths
+
+
+def at_most_half(weights: Vector) -> Vector:
+    """Return the weights, none larger than that of all the others together.
+
+    However well one party fits, the others are the only witnesses to that.
+    """
+    others = float(np.sort(weights)[:-1].sum())
+    return np.minimum(weights, others) if others > 0 else weights
 
 
 def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:

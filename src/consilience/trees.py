@@ -1,0 +1,115 @@
+"""Trees of tensors, taken apart and put together again.
+
+A tree comes from a stranger. It is read once, in bounded time and memory, and what is kept of it is
+plain: names, shapes, and the types of its containers. Nothing of it is asked twice, as the second
+answer may be another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from consilience.errors import UpdateError
+from consilience.tensors import Tensor, is_tensor, outline
+from consilience.text import shown
+
+Path = tuple[Any, ...]
+Leaves = dict[Path, Tensor]
+
+_DEEPEST = 64  # containers within containers
+_MOST = 1 << 17  # tensors and containers
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A container of an update and what is in it; or one of its tensors, a leaf."""
+
+    kind: type
+    parts: Mapping[Any, Tree] = field(default_factory=dict)
+    leaf: bool = False
+
+    @cached_property
+    def types(self) -> tuple[Any, ...]:
+        """What the tree is made of: by identity, as a stranger's type may compare as it likes."""
+        return (id(self.kind), *(part.types for part in self.parts.values()))
+
+
+def flatten(update: Any) -> tuple[Leaves, Tree]:
+    """Return the tensors of an update, as they lie, and its containers.
+
+    Raises UpdateError with the reason, or whatever a stranger's object raises.
+    """
+    leaves: Leaves = {}
+    seen = 0
+
+    def take(node: Any, path: Path) -> Tree:
+        nonlocal seen
+        seen += 1
+        if seen > _MOST:
+            raise UpdateError(f"more than {_MOST} tensors and containers: send arrays")
+        if len(path) > _DEEPEST:
+            raise UpdateError(f"nested more than {_DEEPEST} deep")
+        if isinstance(node, UpdateError):
+            raise node
+        if is_tensor(node):
+            leaves[path] = _outlined(node, path)
+            return Tree(type(node), leaf=True)
+        parts = {key: take(value, (*path, key)) for key, value in _parts(node, path)}
+        return Tree(type(node), parts)
+
+    tree = take(update, ())
+    return leaves, tree
+
+
+def unflatten(tree: Tree, values: Mapping[Path, Any], path: Path = ()) -> Any:
+    """Return a tree with the same containers and other tensors."""
+    if tree.leaf:
+        return values[path]
+    parts = {key: unflatten(part, values, (*path, key)) for key, part in tree.parts.items()}
+    make: Any = tree.kind
+    try:
+        if issubclass(make, Mapping):
+            return make(parts)
+        if issubclass(make, tuple):
+            return make(*parts.values()) if hasattr(make, "_fields") else tuple(parts.values())
+    except Exception:  # a mapping that is not made from its items, such as a defaultdict
+        return parts if issubclass(make, Mapping) else tuple(parts.values())
+    return list(parts.values())
+
+
+def show(path: Path) -> str:
+    """Return the name of a tensor, for people."""
+    return f"tensor '{shown('.'.join(map(str, path)))}'" if path else "the update"
+
+
+def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
+    if isinstance(node, Mapping):
+        return ((_plain(key, path), value) for key, value in node.items())
+    if isinstance(node, Sequence) and not isinstance(node, str | bytes):
+        if len(node) > _MOST:
+            raise UpdateError(f"{show(path)} has {len(node)} parts: send an array")
+        return enumerate(node)
+    raise UpdateError(f"{show(path)}: expected a tensor, found {shown(type(node).__name__)}")
+
+
+def _outlined(node: Any, path: Path) -> Tensor:
+    try:
+        return outline(node)
+    except UpdateError as error:
+        raise UpdateError(f"{show(path)}: {error}") from None
+
+
+def _plain(key: Any, path: Path) -> Any:
+    """Return a name that is compared and hashed as everybody's, whatever type it came as."""
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, tuple) and len(path) < _DEEPEST:
+        return tuple(_plain(part, (*path, "")) for part in tuple.__iter__(key))
+    if key is None or type(key) in (bool, float, bytes) or (type(key) is int and abs(key) < 2**63):
+        return key
+    raise UpdateError(
+        f"{show(path)}: expected names that are text or numbers, found {shown(type(key).__name__)}"
+    )

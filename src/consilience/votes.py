@@ -1,0 +1,47 @@
+"""Votes: how parties decide what cannot be averaged."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.tensors import Array
+
+Vector = npt.NDArray[np.float64]
+
+_TIE = 1e-9  # of all votes: what rounding may leave between two halves
+
+
+def at_most_a_third(weights: Vector) -> Vector:
+    """Return votes: the weights, none above a third of all votes, so that any two can outvote one.
+
+    Where fewer than three parties have a weight, each votes with its weight.
+
+    >>> at_most_a_third(np.array([5.0, 5.0, 5.0, 1.0])).tolist()
+    [5.0, 5.0, 5.0, 1.0]
+    >>> at_most_a_third(np.array([1e6, 3.0, 2.0, 1.0])).tolist()
+    [3.0, 3.0, 2.0, 1.0]
+    """
+    positive = np.maximum(weights, 0.0)
+    falling = np.sort(positive)[::-1]
+    # The largest c with 3c ≤ Σ min(w, c): with one party cut 2c is the rest, with two c is.
+    most = min(0.5 * float(falling[1:].sum()), float(falling[2:].sum()))
+    return np.minimum(positive, most) if most > 0 else positive
+
+
+def weighted_median(rows: Array, votes: Vector) -> Array:
+    """Return the weighted median of each column, the lower of two in a tie: of booleans, the
+    majority.
+
+    >>> weighted_median(np.array([[1, True], [7, False], [9, False]]), np.ones(3)).tolist()
+    [7, 0]
+    """
+    first: Array = rows[0]
+    if (rows == first).all():
+        return first
+    order = np.argsort(rows, axis=0, kind="stable")
+    below = np.cumsum(votes[order], axis=0)
+    place = np.argmax(below >= (0.5 - _TIE) * votes.sum(), axis=0)
+    middle = np.take_along_axis(order, place[None], axis=0)
+    median: Array = np.take_along_axis(rows, middle, axis=0)[0]
+    return median

@@ -1,0 +1,70 @@
+"""Sample counts that are none: they cost their party, or nothing, and never the round."""
+
+import numpy as np
+import pytest
+
+import consilience as cs
+
+
+class Refusing:
+    def __float__(self):
+        raise RuntimeError("no")
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def sent(parties=5):
+    random = np.random.default_rng(3)
+    return random.standard_normal(200) + random.standard_normal((parties, 200))
+
+
+@pytest.mark.parametrize("method", ["pairwise", "mean", "geometric-median", "trimmed-mean"])
+@pytest.mark.parametrize(
+    "count",
+    [np.nan, "nan", 10**400, 10**5000, -np.inf, -1, 0, "many", [1], Refusing(), "x" * 10**6],
+    ids=lambda count: type(count).__name__,
+)
+def test_a_count_that_is_none_leaves_with_its_party(method, count):
+    X = sent()
+    found = cs.aggregate(X, method, sample_counts=[1, 2, 3, 4, count])
+    assert list(found.rejected) == ["4"]
+    assert len(found.rejected["4"]) < 200
+    expected = cs.aggregate(X[:4], method, sample_counts=[1, 2, 3, 4])
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["pairwise", "mean", "geometric-median"])
+def test_who_is_screened_out_takes_its_count_along(method):
+    """A NaN is found after the counts have been looked at."""
+    X = sent()
+    X[0, 7] = np.nan
+    counts = {"0": 1e9, "1": 1, "2": 2, "3": 3}  # nobody knows of 4
+    found = cs.aggregate(X, method, sample_counts=counts)
+    assert list(found.rejected) == ["0"]
+    expected = cs.aggregate(X[1:], method, sample_counts=[1, 2, 3, 2])
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+
+
+def test_a_count_nobody_knows_is_the_median():
+    found = cs.aggregate(sent(4), "mean", sample_counts={"0": 1, "1": 3, "2": 1e300})
+    assert not found.rejected
+    assert found.weights["3"] == found.weights["1"] > 0
+    nobody = cs.aggregate(sent(4), "mean", sample_counts={"someone": 5})
+    assert set(nobody.weights.values()) == {0.25}
+
+
+def test_where_everybody_has_none_nobody_counts():
+    found = cs.aggregate(sent(4), "mean", sample_counts=[0, 0, 0, 0])
+    assert not found.rejected
+    assert set(found.weights.values()) == {0.25}
+
+
+@pytest.mark.parametrize("method", ["pairwise", "mean", "geometric-median"])
+@pytest.mark.parametrize(
+    "counts", [[1.7e308] * 4, [5e-324] * 4, [5e-324, 1, 1e3, 1.7e308]], ids=str
+)
+def test_counts_at_the_ends_of_the_range(method, counts):
+    found = cs.aggregate(sent(4), method, sample_counts=counts)
+    assert not found.rejected
+    assert np.isfinite(found.value).all()
