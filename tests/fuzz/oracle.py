@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +37,18 @@ def check_error(error: ConsilienceError, file: Path | None = None) -> None:
     check_text(str(error), f"a {type(error).__name__}")
     if file is not None:
         expect(file.name in str(error), "the error does not name", file.name, "but says:", error)
+
+
+def refused(run: Callable[[], object], kind: type[ConsilienceError], file: Path) -> bool:
+    """Run something that may refuse a file, by its name and with this kind of error, and tell
+    whether it did."""
+    try:
+        run()
+    except ConsilienceError as error:
+        expect(isinstance(error, kind), f"expected a {kind.__name__}, found {error!r}")
+        check_error(error, file)
+        return True
+    return False
 
 
 def check_reasons(reasons: Iterable[str]) -> None:

@@ -165,10 +165,10 @@ def _judge(random: Generator, made: Round) -> None:
     before = [_bytes(party) for party in made.parties.values()]
     consensus = cs.aggregate(given, **arguments)
     expect(before == [_bytes(party) for party in made.parties.values()], "an update was changed")
-    _check_who(made, consensus)
+    check_who(made, consensus)
     check_reasons(consensus.reasons.values())
-    _check_numbers(made, consensus)
-    _check_value(made, consensus)
+    check_numbers(made, consensus)
+    check_value(made, consensus)
     if made.truth is not None:
         _check_pull(made, consensus)
     if random.random() < 0.05 and "memory" not in made.options:
@@ -193,10 +193,12 @@ def _form(random: Generator, made: Round) -> Any:
 
 
 def _bytes(party: Party) -> bytes:
-    return b"" if not isinstance(party.update, np.ndarray) else party.update.tobytes()[:4096]
+    plain = party.sound and isinstance(party.update, np.ndarray)
+    return party.update.tobytes()[:4096] if plain else b""
 
 
-def _check_who(made: Round, consensus: cs.Consensus) -> None:
+def check_who(made: Round, consensus: cs.Consensus) -> None:
+    """Everybody sound is used, nobody else is."""
     expect(list(consensus.weights) == list(made.parties), "weights of", list(consensus.weights))
     for name, party in made.parties.items():
         rejected = consensus.rejected.get(name)
@@ -210,7 +212,8 @@ def _check_who(made: Round, consensus: cs.Consensus) -> None:
         expect((name in consensus.parties) == (rejected is None), "both used and rejected:", name)
 
 
-def _check_numbers(made: Round, consensus: cs.Consensus) -> None:
+def check_numbers(made: Round, consensus: cs.Consensus) -> None:
+    """Weights and noise are numbers that make sense."""
     weights = np.array(list(consensus.weights.values()))
     expect(bool(np.isfinite(weights).all()), "weights", weights)
     for name in consensus.rejected:
@@ -236,15 +239,18 @@ def _plain(tensor: Any) -> Any:
     return np.asarray(tensor)
 
 
-def _check_value(made: Round, consensus: cs.Consensus) -> None:
+def check_value(made: Round, consensus: cs.Consensus) -> None:
+    """Every coordinate is what the weights make of those who were used."""
     heard = {p: made.parties[p] for p in consensus.parties}
-    if any(party.values is None for party in heard.values()):
-        return  # may be used or not, and was: its numbers are not known here
-    wide = any(v.dtype == np.float64 for party in heard.values() for v in party.values.values())
+    known = all(party.values is not None for party in heard.values())
+    wide = known and any(v.dtype == np.float64 for p in heard.values() for v in p.values.values())
     for path, spec in made.shape.specs.items():
         found = _plain(at(consensus.value, path))
         where = f"{made.method}: the value at {path!r}"
         expect(found.shape == spec.shape, where, "has shape", found.shape)
+        if not known:  # somebody may be used or not, and was: what it sent is not known here
+            expect(bool(np.isfinite(found.astype(np.float64)).all()), where, "holds NaN or inf")
+            continue
         rows = np.array([party.values[path] for party in heard.values()])
         if spec.dtype not in FLOATS:
             options = rows if made.center is None else np.array([*rows, made.center[path]])
