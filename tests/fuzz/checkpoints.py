@@ -46,7 +46,9 @@ def _made(random: Generator) -> Checkpoint:
         f"layer.{k}": random.standard_normal(int(random.integers(1, 50))).astype(dtype)
         for k in range(int(random.integers(1, 4)))
     }
-    rejections = {"eve": {"times": 2, "round": 3, "why": "holds nan"}} if random.random() < 0.5 else {}
+    rejections = (
+        {"eve": {"times": 2, "round": 3, "why": "holds nan"}} if random.random() < 0.5 else {}
+    )
     memory = memories.made(random, rounds=1)
     return Checkpoint(int(random.integers(1, 1000)), model, memory, rejections)
 

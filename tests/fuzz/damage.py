@@ -57,7 +57,9 @@ def _doubled(random: Generator, data: bytearray, other: bytes) -> bytearray:
 
 
 def _spliced(random: Generator, data: bytearray, other: bytes) -> bytearray:
-    return data[: int(random.integers(len(data) + 1))] + other[int(random.integers(len(other) + 1)) :]
+    return (
+        data[: int(random.integers(len(data) + 1))] + other[int(random.integers(len(other) + 1)) :]
+    )
 
 
 def _inserted(random: Generator, data: bytearray, other: bytes) -> bytearray:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from fuzz import KINDS
-from fuzz.oracle import Broken, expect, listening
+from fuzz.oracle import BrokenPromiseError, expect, listening
 
 SLOW = 2.0  # seconds of processor time that no case may take
 HUNG = 20.0  # seconds after which a worker is ended: others may keep the machine busy
@@ -182,7 +182,7 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str | None:
 
 
 def _told(error: Exception) -> str:
-    if isinstance(error, Broken) and error.__cause__ is None:
+    if isinstance(error, BrokenPromiseError) and error.__cause__ is None:
         return f"broke a promise: {error}"
     lines = traceback.format_exception(error)
     if len(lines) > 30:  # of a recursion both ends are enough

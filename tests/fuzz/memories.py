@@ -74,7 +74,9 @@ def _lied(random: Generator, sound: bytes) -> bytes:
         arrays[name] = _other(random, arrays[name])
         packed = packed or arrays[name].size > 1_000_000
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as out:
+    with zipfile.ZipFile(
+        buffer, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    ) as out:
         for name, array in arrays.items():
             with out.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array)
@@ -85,7 +87,9 @@ def _other(random: Generator, array: Any) -> Any:
     """Return an array with a number, a shape or a dtype that it should not have."""
     way = int(random.integers(7))
     if way == 0:
-        return np.zeros(1 << 23 if random.random() < 0.5 else 1 << 26, np.uint8)  # small when packed
+        return np.zeros(
+            1 << 23 if random.random() < 0.5 else 1 << 26, np.uint8
+        )  # small when packed
     if way == 1:
         return array.astype(np.float32)
     if way == 2 or not array.size:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Format:
     damage: Callable[[Generator, Path, bytes, bytes], None]
     # Returns what a file holds, None if nobody should use it; raises if the reader cannot tell.
     read: Callable[[Path], dict[str, Any] | None]
+    # Makes a folder of damaged shards of a model, where the format has such, and tells likewise.
+    shards: Callable[[Generator, Path, Values], dict[str, Any] | None] | None = None
 
 
 def judge(random: Generator, folder: Path, kind: Format) -> None:
@@ -56,9 +59,14 @@ def judge(random: Generator, folder: Path, kind: Format) -> None:
         if random.random() < 0.1:
             parties[f"e{j}"] = Party(_strange(random, path), None, False, False)
             continue
+        if kind.shards is not None and random.random() < 0.15:
+            values = parties["p0"].values or {}
+            make = partial(kind.shards, random, path.with_suffix(""), values)
+            parties[f"e{j}"] = _opinion(path.with_suffix(""), make, shape)
+            continue
         one, other = random.choice(len(files), 2)
         kind.damage(random, path, files[one], files[other])
-        parties[f"e{j}"] = _opinion(kind, path, shape)
+        parties[f"e{j}"] = _opinion(path, partial(kind.read, path), shape)
     made = Round(shape, parties, str(random.choice(METHODS)))
     if random.random() < 0.15:
         made.center = base.values
@@ -93,15 +101,17 @@ def _strange(random: Generator, path: Path) -> Path:
         path = path.with_suffix(".pkl")
         path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     else:
-        path = Path(os.fsdecode(os.fsencode(path.parent) + b"/\xff\x1b[2J" + os.fsencode(path.name)))
+        path = Path(
+            os.fsdecode(os.fsencode(path.parent) + b"/\xff\x1b[2J" + os.fsencode(path.name))
+        )
         path.write_bytes(random.bytes(100))
     return path
 
 
-def _opinion(kind: Format, path: Path, shape: Skeleton) -> Party:
+def _opinion(path: Path, read: Callable[[], dict[str, Any] | None], shape: Skeleton) -> Party:
     """Return what somebody else makes of a file: who sent it, and whether it can be used."""
     try:
-        found = kind.read(path)
+        found = read()
     except Exception:  # somebody else cannot tell: ours may
         return Party(path, None, None, False)
     if found is None:

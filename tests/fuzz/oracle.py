@@ -12,14 +12,14 @@ from consilience import ConsilienceError
 LONGEST_TEXT = 2000  # characters of a reason, an error or a line of a log
 
 
-class Broken(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise was broken."""
 
 
 def expect(true: bool, *words: object) -> None:
-    """Raise `Broken` unless something is true."""
+    """Raise `BrokenPromiseError` unless something is true."""
     if not true:
-        raise Broken(" ".join(map(str, words)))
+        raise BrokenPromiseError(" ".join(map(str, words)))
 
 
 def check_text(text: str, what: str) -> None:
@@ -71,11 +71,17 @@ class _Listener(logging.Handler):
 def listening() -> Iterator[None]:
     """Listen to the loggers that parties are named in: no line may be forged, none a traceback."""
     listener = _Listener()
-    for name in ("consilience", "flwr"):
-        log = logging.getLogger(name)
+    logs = [logging.getLogger(name) for name in ("consilience", "flwr")]
+    before = [(log.handlers, log.propagate) for log in logs]
+    for log in logs:
         log.handlers, log.propagate = [listener], False
-    yield
+    try:
+        yield
+    finally:
+        for log, (handlers, propagate) in zip(logs, before, strict=True):
+            log.handlers, log.propagate = handlers, propagate
     for record in listener.heard:
         check_text(record.getMessage(), "a line of the log")
         if record.exc_info:
-            raise Broken(f"the log has a traceback: {record.getMessage()}") from record.exc_info[1]
+            told = f"the log has a traceback: {record.getMessage()}"
+            raise BrokenPromiseError(told) from record.exc_info[1]

@@ -65,7 +65,11 @@ def _damaged(random: Generator, sound: bytes) -> bytes:
     lines = sound.splitlines(keepends=True)
     at = int(random.integers(len(lines)))
     line = lied(random, json.loads(lines[at]))
-    text = written(line) if random.random() < 0.3 else written(line).replace(b": ", b":").replace(b", ", b",")
+    text = (
+        written(line)
+        if random.random() < 0.3
+        else written(line).replace(b": ", b":").replace(b", ", b",")
+    )
     lines[at] = text.replace(b'{"format":"consilience-record",', _START) + b"\n"
     return b"".join(lines)
 
@@ -79,8 +83,10 @@ def _check(rounds: tuple[Round, ...]) -> None:
         expect(all(type(party) is str for party in one.parties), "parties", str(one.parties)[:99])
         expect(set(one.weights) == set(one.parties) == set(one.noise), "weights of others")
         for values in (one.weights, one.noise, one.seconds, one.metrics):
+            expect(type(values) is dict, "no mapping:", str(values)[:99])
             expect(all(map(_number, values.values())), "numbers", str(values)[:99])
         for texts in (one.reasons, one.rejected):
+            expect(type(texts) is dict, "no mapping:", str(texts)[:99])
             expect(all(type(text) is str for text in texts.values()), "texts", str(texts)[:99])
         for number in (one.accuracy, one.effective_parties):
             expect(number is None or _number(number), "a number", str(number)[:99])
@@ -93,8 +99,8 @@ def _check(rounds: tuple[Round, ...]) -> None:
 
 
 def _number(value: object) -> bool:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return plain and (math.isnan(value) or abs(value) < math.inf)
+    """Tell a number from what only looks like one; NaN is what is unknown."""
+    return type(value) is int or (type(value) is float and not math.isinf(value))
 
 
 def _page(path: Path, folder: Path) -> None:

@@ -16,9 +16,12 @@ from fuzz.models import Format, judge
 from fuzz.trees import Values, numpy_dtype
 
 _DTYPES = {
-    **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"},
-    **{"I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "C64": "complex64"},
-    **{"U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64"},
+    "BF16": "bfloat16",
+    "BOOL": "bool",
+    "C64": "complex64",
+    **{f"F{n}": f"float{n}" for n in (16, 32, 64)},
+    **{f"I{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"U{n}": f"uint{n}" for n in (8, 16, 32, 64)},
 }
 _CODES = {name: code for code, name in _DTYPES.items()}
 
@@ -81,4 +84,30 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
-FORMAT = Format(".safetensors", ("float16", "bfloat16", "float32", "float64"), _write, _damage, _read)
+def _shards(random: Generator, folder: Path, values: Values) -> dict[str, Any] | None:
+    """Make a folder of two shards and an index, of which one is damaged."""
+    folder.mkdir()
+    names = [name for (name,) in values]
+    files = [folder / f"model-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    held = {name: files[k % 2] for k, name in enumerate(names)}
+    for file in files:
+        _write(random, file, {p: v for p, v in values.items() if held[p[0]] is file})
+    index = {"metadata": {}, "weight_map": {name: file.name for name, file in held.items()}}
+    where = folder / "model.safetensors.index.json"
+    where.write_bytes(written(index))
+    if random.random() < 0.5:
+        lie = written(lied(random, index))
+        where.write_bytes(lie if random.random() < 0.5 else damaged(random, written(index)))
+        raise LookupError("nobody else reads an index")
+    _damage(random, files[0], files[0].read_bytes(), files[1].read_bytes())
+    first, second = map(_read, files)
+    if first is None or second is None or set(first) != {n for n in names if held[n] is files[0]}:
+        return None
+    return {**first, **second}
+
+
+FORMAT = Format(
+    ".safetensors",
+    ("float16", "bfloat16", "float32", "float64"),
+    *(_write, _damage, _read, _shards),
+)

@@ -300,4 +300,3 @@ WHOLE: list[Callable[[Generator, Skeleton, Values], Any]] = [
     lambda r, s, v: [np.zeros(1)] * 3000,
     lambda r, s, v: iter([np.zeros(3)]),
 ]
-

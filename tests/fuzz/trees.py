@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -87,7 +88,7 @@ def skeleton(random: Generator, size: int) -> Skeleton:
             str(random.choice(FLOATS)) if random.random() < 0.1 else dtype,
             _shape(random, high - low),
         )
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in pairwise(edges)
     ]
     if random.random() < 0.3:
         specs.append(Spec(str(random.choice(OTHERS)), _shape(random, int(random.integers(0, 5)))))
@@ -235,5 +236,3 @@ def _lent(array: Any) -> Any:
 
 def _number(array: Any) -> Any:
     return array[()] if array.ndim == 0 else array
-
-

@@ -182,7 +182,7 @@ def _judge(random: Generator, made: Round) -> None:
 
 
 def _form(random: Generator, made: Round) -> Any:
-    """Return the updates as a mapping, a sequence or, where they are vectors of a kind, an array."""
+    """Return the updates as a mapping, a sequence or, where all are vectors alike, an array."""
     updates = {party: one.update for party, one in made.parties.items()}
     rows = list(updates.values())
     shapes = {(type(row), row.shape, row.dtype) for row in rows if isinstance(row, np.ndarray)}
