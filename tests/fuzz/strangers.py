@@ -70,7 +70,7 @@ def _poisoned(random: Generator, shape: Skeleton, sound: list[Values], torch: bo
         made = {p: _full(v) for p, v in values.items()}
     elif way < 0.85:  # in another dtype, or as it is: a copy
         dtype = _pick(random, [np.float32, np.float64])
-        made = {p: v.astype(dtype) if _float(v) else v for p, v in values.items()}
+        made = {p: _times(v, 1.0, dtype) for p, v in values.items()}
     else:
         made = {p: _times(np.ones_like(v), factor) for p, v in values.items()}
     turned = bool(random.random() < 0.3)
@@ -81,20 +81,21 @@ def _float(array: Any) -> bool:
     return str(array.dtype) in FLOATS
 
 
-def _limit(array: Any) -> float:
+def _limit(dtype: Any) -> float:
     """Return the largest number of a dtype, with room for a norm and a difference."""
-    return min(float(ml_dtypes.finfo(array.dtype).max), 1e140)
+    return min(float(ml_dtypes.finfo(dtype).max), 1e140)
 
 
-def _times(array: Any, factor: float) -> Any:
+def _times(array: Any, factor: float, dtype: Any = None) -> Any:
     if not _float(array):
         return array
-    limit = _limit(array)
-    return np.clip(array.astype(np.float64) * factor, -limit, limit).astype(array.dtype)
+    dtype = array.dtype if dtype is None else dtype
+    limit = _limit(dtype)
+    return np.clip(array.astype(np.float64) * factor, -limit, limit).astype(dtype)
 
 
 def _full(array: Any) -> Any:
-    return np.full_like(array, _limit(array)) if _float(array) else array
+    return np.full_like(array, _limit(array.dtype)) if _float(array) else array
 
 
 def _spoilt(random: Generator, shape: Skeleton, values: Values, torch: bool) -> Sent:

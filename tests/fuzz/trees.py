@@ -196,7 +196,7 @@ def as_torch(array: Any) -> Any:
     import torch
 
     if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
+        return torch.from_numpy(np.array(array, np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 
 

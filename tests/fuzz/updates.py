@@ -145,8 +145,9 @@ def _ids(random: Generator, count: int) -> list[Any]:
     ids: list[Any] = [f"p{j}" for j in range(count)]
     if random.random() < 0.1:
         ids = list(range(count))
-    if random.random() < 0.1:
-        ids[int(random.integers(count))] = strangers.name(random)
+    odd = strangers.name(random)
+    if random.random() < 0.1 and str(odd) not in map(str, ids) and odd not in ids:
+        ids[int(random.integers(count))] = odd
     return ids
 
 
@@ -293,8 +294,10 @@ def _expected(
     size = np.tensordot(np.abs(weights), np.abs(rows), 1)
     if made.center is not None and abs(rest) > 1e-12:
         center = made.center[path].astype(np.float64)
-        expected, size = expected + rest * center, size + abs(rest) * np.abs(center)
-    lost = float(sums.smallest_subnormal) * np.abs(rows).sum(axis=0)  # of a weight next to nothing
+        doubt = 4 * len(rows) * np.finfo(np.float64).eps / sums.eps  # the rest is a difference
+        expected, size = expected + rest * center, size + (abs(rest) + doubt) * np.abs(center)
+    # Of a weight, or a product with it, that is next to nothing.
+    lost = float(sums.smallest_subnormal) * (np.abs(rows).sum(axis=0) + len(rows))
     return expected, (len(rows) + 4) * float(sums.eps) * size + lost
 
 
