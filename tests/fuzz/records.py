@@ -35,11 +35,17 @@ def case(random: Generator, folder: Path) -> None:
         return
     path.write_bytes(_damaged(random, sound))
     content = path.read_bytes()
-    if not refused(lambda: _check(cs.Record.read(path)), cs.RecordFileError, path):
+    damage = refused(lambda: _check(cs.Record.read(path)), cs.RecordFileError, path)
+    if not damage:
         _page(path, folder)
     expect(path.read_bytes() == content, "reading changed the file")
-    if refused(lambda: _append(path, last), cs.RecordFileError, path):
-        expect(path.read_bytes().startswith(content[:1]), "a refused file was emptied")
+    if refused(lambda: cs.Record(path).append(last), cs.RecordFileError, path):
+        expect(path.read_bytes() == content, "a refused file was changed")
+    elif not damage:
+        _append(path, last)
+    whole = content[: content.rfind(b"\n") + 1]
+    kept = whole[: whole.rfind(b"\n", 0, -1) + 1]  # all but the last line, which may be torn
+    expect(path.read_bytes().startswith(kept), "more than a torn line was cut off")
 
 
 def _write(random: Generator, path: Path) -> cs.Consensus:
