@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,23 @@ def _use(random: Generator, memory: cs.Memory, method: str) -> None:
 
 def same(found: cs.Memory, expected: cs.Memory) -> None:
     """Raise unless two memories are the same."""
-    one, other = (memory._pack() for memory in (found, expected))
-    expect(json.dumps(one[0]) == json.dumps(other[0]), "another header:", one[0], other[0])
-    expect(one[1].keys() == other[1].keys(), "other arrays:", [*one[1]], [*other[1]])
-    for name, array in one[1].items():
-        equal = np.array_equal(array, other[1][name], equal_nan=True)
-        expect(equal, f"another {name}")
+    one, other = _contents(found), _contents(expected)
+    expect(one.keys() == other.keys(), "other contents:", [*one], [*other])
+    for name, value in one.items():
+        if isinstance(value, np.ndarray):
+            equal = np.array_equal(value, other[name], equal_nan=True)
+        else:
+            equal = value == other[name]
+        expect(equal, f"another {name}:", str(value)[:99], "expected", str(other[name])[:99])
+
+
+def _contents(memory: cs.Memory) -> dict[str, Any]:
+    """Return all that a memory keeps, by name."""
+    found: dict[str, Any] = {"decay": memory.decay, "rounds": memory.rounds}
+    kept = [*(memory.evidence.blocks if memory.evidence else ()), memory.known, memory.trails]
+    if memory.known is not None:
+        kept.append(memory.known.latent)
+    for at, part in enumerate(kept):
+        if part is not None:
+            found |= {f"{at} {f.name}": getattr(part, f.name) for f in fields(part)}
+    return {name: value for name, value in found.items() if not is_dataclass(value)}

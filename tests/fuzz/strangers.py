@@ -198,7 +198,7 @@ TENSORS: list[Make] = [
     lambda r, a: (a.reshape(-1)[:-1], False),
     lambda r, a: (np.zeros(a.shape, np.int64), False),
     lambda r, a: (np.zeros(a.shape, bool), False),
-    lambda r, a: (a.astype(np.complex64), False),
+    lambda r, a: (a.astype(np.complex128), False),
     lambda r, a: (np.full(a.shape, None), False),
     lambda r, a: (np.full(a.shape, "1.5"), False),
     lambda r, a: (np.zeros(a.shape, "M8[s]"), False),
