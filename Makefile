@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench robustness echarts browser clean
+.PHONY: demo test lint fuzz bench robustness echarts browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
@@ -16,6 +16,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Made-up input of every kind, some of it hostile: make fuzz SECONDS=600 SEED=3, CASES=100000.
+SECONDS := 60
+SEED := 0
+fuzz: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --seconds $(if $(CASES),1e9 --cases $(CASES),$(SECONDS))
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.speed

@@ -23,6 +23,8 @@ import numpy as np
 
 from consilience.errors import RecordFileError
 from consilience.evidence import Matrix
+from consilience.record_line import fault
+from consilience.text import shown
 
 try:
     import fcntl
@@ -98,10 +100,7 @@ class Record:
         """Return the rounds in order; of one written twice (a run taken up again), the last."""
         found, _ = lines(path)
         rounds = {line["round"]: line for line in found}
-        try:
-            return tuple(_round(rounds[number]) for number in sorted(rounds))
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(path, f"a line lacks what it should have ({error!r})") from error
+        return tuple(_round(rounds[number]) for number in sorted(rounds))
 
 
 def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, Any]], int]:
@@ -122,7 +121,7 @@ def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, 
             if k + 1 < len(pieces):
                 raise _damaged(path, f"a broken line at byte {end}")
             break  # torn by a loss of power: the next writer will cut it off
-        _check_version(line, path)
+        _check_line(line, path)
         found.append(line)
         end += len(piece) + 1
     return found, end
@@ -229,13 +228,16 @@ def _whole(file: int, path: Path) -> tuple[int, int]:
         end = content.rfind(b"\n") + 1
         start = content.rfind(b"\n", 0, max(0, end - 1)) + 1
         last = _parsed(content[start:end])
-    if last is None:  # a loss of power may keep a line's end and lose its middle
-        os.ftruncate(file, start)
-        return _whole(file, path)
-    _check_version(last, path)
+        if last is None:  # a loss of power may keep a line's end and lose its middle
+            end, start = start, content.rfind(b"\n", 0, max(0, start - 1)) + 1
+            last = _parsed(content[start:end])
+    if last is not None:
+        _check_line(last, path)
+    elif end:
+        raise _damaged(path, f"a broken line at byte {start}")
     if end < size:
         os.ftruncate(file, end)
-    return end, int(last["round"])
+    return end, 0 if last is None else int(last["round"])
 
 
 def _write(file: int, end: int, line: bytes) -> None:
@@ -250,9 +252,9 @@ def _parsed(piece: bytes) -> dict[str, Any] | None:
     """Return a line, or None if it is not whole."""
     try:
         line = json.loads(piece)
-        return line if isinstance(line["round"], int) and "version" in line else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         return None
+    return line if isinstance(line, dict) else None
 
 
 def _check_start(head: bytes, path: str | os.PathLike[str]) -> None:
@@ -260,11 +262,13 @@ def _check_start(head: bytes, path: str | os.PathLike[str]) -> None:
         raise RecordFileError(f"{path}: not a record of a run; it was left as it is")
 
 
-def _check_version(line: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    if line["version"] != VERSION:
-        raise RecordFileError(
-            f"{path}: record version {line['version']!r}, this release reads {VERSION}"
-        )
+def _check_line(line: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    if line.get("version") != VERSION:
+        found = shown(repr(line.get("version")))
+        raise RecordFileError(f"{path}: record version {found}, this release reads {VERSION}")
+    wrong = fault(line)
+    if wrong is not None:
+        raise _damaged(path, f"a line is not of this format: {wrong}")
 
 
 def _damaged(path: str | os.PathLike[str], what: str) -> RecordFileError:
