@@ -87,9 +87,11 @@ def test_merges(tmp_path: Path, monkeypatch, suffix):
             assert merges.run() == 0
             took.append(time.monotonic() - started)
         new = load(out)
-        for _ in range(-(-KILLS // len(FORMATS))):
+        wanted = -(-KILLS // len(FORMATS))
+        # On a busy machine a run may end before its kill: then there is another one.
+        while ends.count(-signal.SIGKILL) < wanted and len(ends) < 10 * wanted:
             expected = put_old(out)
-            ends.append(merges.run(lambda: time.sleep(dice.uniform(0, took[-1]))))
+            ends.append(merges.run(lambda: time.sleep(dice.uniform(0, min(took)))))
             rubbish += len(left(tmp_path))
             found = expected if out.is_dir() and not os.listdir(out) else load(out)
             if found["u"].size > 3:
@@ -102,7 +104,7 @@ def test_merges(tmp_path: Path, monkeypatch, suffix):
     assert left(tmp_path) == []
     killed = ends.count(-signal.SIGKILL)
     print(f"{out}: {killed} of {len(ends)} killed, {fresh} times new, {rubbish} leftovers seen")
-    assert killed > len(ends) // 4
+    assert killed == wanted
 
 
 def test_records_and_memories(tmp_path: Path, monkeypatch):
