@@ -28,6 +28,7 @@ from consilience.evidence import Positions, Vector
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
 _FEW = 4.0  # ratings: so many halve a bias, to start from
+_MOST_ROUNDS = 10  # of groups and model in turns: each costs a pass over pairs and ratings
 _FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
 
 
@@ -133,14 +134,17 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     levels = np.where(met, levels, np.median(levels[met]))
     group = groups(pairs, levels) if method == "pairwise" else alone
     seen: list[Positions] = []  # a party in doubt may come and go: then this ends too
-    while not any(np.array_equal(group, before) for before in seen):
+    settled = False
+    while not settled and len(seen) < _MOST_ROUNDS:
         seen.append(group)
         found = fit(ratings, group, levels, None if method == "ivar" else bias)
         if method == "pairwise":
             levels, bias = found.levels, found.bias
             group = groups(Pairs.of(ratings, ratings.value - bias[ratings.party]), levels)
+        settled = any(np.array_equal(group, before) for before in seen)
     found.noise[~met] = np.nan
-    told = {"rounds": len(seen), "iterations": found.iterations, "converged": found.converged}
+    converged = settled and found.converged
+    told = {"rounds": len(seen), "iterations": found.iterations, "converged": converged}
     return seen[-1], found, told
 
 
