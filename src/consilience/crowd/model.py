@@ -121,6 +121,7 @@ class _State:
         self.bias_spread = float(np.var(self.bias)) + _LEAST
         self.votes = np.ones(self.parties)  # on the bias that is none
         self.gain, self.gain_variance = np.ones(self.parties), np.zeros(self.parties)
+        self.gain_votes = np.where(self.members > 0, 1.0, 0.0)  # on the gain that is one
         self.gain_spread = 0.1
         self.centre, self.spread = 0.0, 1.0  # of standardised ratings
 
@@ -189,8 +190,8 @@ class _State:
         present = self.members > 0
         off = ((gain - 1) ** 2 + self.gain_variance)[present]
         self.gain_spread = float(np.mean(off)) + _LEAST
-        votes = np.where(present, _trust(information / self.heard), 0.0)
-        scale = _middle(gain, votes)
+        self.gain_votes = np.where(present, _trust(information / self.heard), 0.0)
+        scale = _middle(gain, self.gain_votes)
         # Gains around zero: nobody looks at the tasks, and there is no scale to choose.
         self.gain = gain / scale if scale > _LEAST else gain
 
@@ -216,12 +217,13 @@ class _State:
         part = (voice / self.loudness)[self.voice] * self.precision[rows.party]
         of_bias = total(rows.task, part**2 * self.bias_variance[rows.party], self.tasks)
         of_gain = total(self.task_of, voice**2 * self.gain_variance[self.group_of], self.tasks)
-        # The median bias is zero by choice: how far it may be off concerns all tasks alike.
-        size = 1.4826 * _middle(np.abs(self.bias), self.votes)
-        chosen = _MEDIAN * size**2 * np.sum(self.votes**2) / np.sum(self.votes) ** 2
+        # The median bias is zero by choice, the median gain one: other parties, other medians.
+        of_shift = _of_median(self.bias, self.votes)
+        of_scale = _of_median(self.gain - 1, self.gain_votes)
         alone = 1 / np.maximum(self.information, 1e-300)  # variance of a truth without its prior
         of_centre = 1 / np.sum(1 / (self.spread + alone))
-        variance: Vector = self.uncertainty + of_bias + of_gain * self.truth**2 + chosen
+        variance: Vector = self.uncertainty + of_bias + of_shift
+        variance += (of_gain + of_scale) * self.truth**2
         variance += (self.uncertainty / self.spread) ** 2 * of_centre
         return variance
 
@@ -233,6 +235,12 @@ def _trust(precision: Vector) -> Vector:
     """Return precision over the typical one, at most one: the quiet have no more to say."""
     typical = float(np.median(precision[precision > 0])) if precision.any() else 1.0
     return np.minimum(precision / typical, 1.0)
+
+
+def _of_median(off: Vector, votes: Vector) -> float:
+    """Return the variance of a weighted median, given what each is off it."""
+    size = 1.4826 * _middle(np.abs(off), votes)
+    return float(_MEDIAN * size**2 * np.sum(votes**2) / np.sum(votes) ** 2)
 
 
 def _gamma_shape(values: Vector, logs: Vector) -> float:
