@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
-from consilience.crowd import inference, together
+from consilience.crowd import inference, model, together
 from consilience.crowd.model import _State
 from consilience.crowd.ratings import Ratings
 from consilience.crowd.together import Pairs, groups, starting_levels
@@ -259,6 +259,39 @@ def test_stars_make_no_clique(shape):
         people = crowd(seed, clique="none", tasks=tasks, honest=honest, observed=observed)
         people.table["score"] = np.clip(np.round(people.table["score"] / 2), 1, 5)
         assert cs.infer(people.table, **NAMES).groups == ()
+
+
+def test_stars_by_many_who_mostly_agree_are_not_taken_for_exact():
+    rng = np.random.default_rng(0)
+    truth, task = rng.normal(3, 1, 40).clip(1, 5), rng.integers(40, size=4000)
+    rated = np.clip(np.round(truth[task] + 0.5 * rng.normal(size=4000)), 1, 5)
+    found = infer(zip(task, range(4000), rated, strict=True))
+    off = np.array([found.truth[t] - y for t, y in enumerate(truth)])
+    assert np.sqrt(np.mean(off**2)) < 0.25
+    assert np.median(list(found.noise.values())) > 0.1
+    assert not found.groups
+
+
+def test_truths_that_run_off_are_caught(monkeypatch):
+    def run_off(state):
+        state.spread *= 100.0
+        return 1.0
+
+    judge = _State.judge
+    monkeypatch.setattr(
+        _State, "judge", lambda state: judge(state) if not state.affine else run_off(state)
+    )
+    ratings = some_ratings()
+    found = model.fit(ratings, np.arange(8), np.ones(8), np.zeros(8))
+    assert not found.converged
+    assert np.abs(found.truth).max() <= np.abs(ratings.value).max()
+
+
+def test_who_was_left_out_of_the_comparison_has_still_met_others(monkeypatch):
+    monkeypatch.setattr(together, "_MOST_PAIRS", 500)
+    found = infer(one_rating_each(200, tasks=4))
+    assert np.isfinite(list(found.noise.values())).all()
+    assert not any("nobody" in reason or "anybody" in reason for reason in found.reasons.values())
 
 
 def test_a_clique_is_found_among_stars():

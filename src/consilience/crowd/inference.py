@@ -133,8 +133,8 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     if not pairs.count.size:  # no task was rated twice: nothing can be compared
         return alone, _plain(ratings, ratings.means(ratings.value)), {}
     levels = starting_levels(pairs)
-    met = np.isfinite(levels)
-    levels = np.where(met, levels, np.median(levels[met]))
+    compared = np.isfinite(levels)
+    levels = np.where(compared, levels, np.median(levels[compared]))
     group = groups(pairs, levels) if method == "pairwise" else alone
     seen: list[Positions] = []  # a party in doubt may come and go: then this ends too
     settled = False
@@ -145,7 +145,7 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
             levels, bias = found.levels, found.bias
             group = groups(Pairs.of(ratings, ratings.value - bias[ratings.party]), levels)
         settled = any(np.array_equal(group, before) for before in seen)
-    found.noise[~met] = np.nan
+    found.noise[~_met(ratings)] = np.nan
     converged = settled and found.converged
     told = {"rounds": len(seen), "iterations": found.iterations, "converged": converged}
     return seen[-1], found, told
@@ -164,13 +164,18 @@ def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
     return bias
 
 
+def _met(ratings: Ratings) -> NDArray[np.bool_]:
+    """Say of each party whether somebody else rated one of its tasks."""
+    met = np.zeros(len(ratings.parties), np.bool_)
+    met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
+    return met
+
+
 def _plain(ratings: Ratings, truth: Vector) -> Fit:
     """Return the fit of a method with no model: each party's noise is its distance."""
     size, unknown = len(ratings.parties), np.full(len(truth), np.nan)
     squares = total(ratings.party, (ratings.value - truth[ratings.task]) ** 2, size)
-    met = np.zeros(size, np.bool_)
-    met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
-    levels = np.where(met, squares / ratings.per_party, np.nan)
+    levels = np.where(_met(ratings), squares / ratings.per_party, np.nan)
     return Fit(truth, unknown, np.zeros(size), np.ones(size), np.sqrt(levels), levels, 0, True)
 
 

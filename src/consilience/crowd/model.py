@@ -31,6 +31,7 @@ from consilience.evidence import Positions, Vector
 _LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
 _CERTAIN = 100.0  # the most the noise prior may count, in ratings/2
 _VAGUE = 1.0  # and the least: below, a party that hits the truth once would own it
+_RUNAWAY = 1e6  # times the ratings' variance: truths that vary more are an artefact
 _SHARED = 0.75  # of a group's noise, to start from
 _MEDIAN = np.pi / 2  # variance of a median over that of a mean, of normal numbers
 
@@ -69,14 +70,19 @@ def fit(
 ) -> Fit:
     """Return the fit of standardised ratings from a start: groups, error variances and biases.
 
-    With None for the bias nobody has one, and all gains are one.
+    With None for the bias nobody has one, and all gains are one. So it ends too where truths run
+    off, as they may where nearly all ratings are equal.
     """
     state = _State(ratings, group, levels, bias)
+    most = _RUNAWAY * (float(np.mean(ratings.value**2)) + 1)
     change, iterations = np.inf, 0
     while iterations < max_iterations and change > tolerance:
         iterations += 1
         state.hear()
         change = state.judge()
+        if state.affine and not state.spread < most:
+            plain = fit(ratings, group, levels, None, max_iterations, tolerance)
+            return replace(plain, converged=False)
     state.hear()
     gain, levels = state.gain[group], 1 / state.precision + state.shared[group]
     return Fit(

@@ -124,7 +124,8 @@ def starting_levels(pairs: Pairs, iterations: int = 10) -> Vector:
     NaN for a party that met nobody.
     """
     a, b, D = pairs.first, pairs.second, pairs.distance
-    levels = _half_median_distance(pairs)
+    # On a coarse scale most distances may be zero, which is no reason to believe in no noise.
+    levels = np.maximum(_half_median_distance(pairs), pairs.least)
     for _ in range(iterations):
         sum_ = np.maximum(levels[a] + levels[b], 1e-300)
         chance = pairs.count / (1 + np.exp(np.clip(pairs.evidence(levels), -50, 50)))
