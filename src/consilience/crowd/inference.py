@@ -2,8 +2,8 @@
 
 `pairwise` goes round: who moves together, found from distances (together.py); truths, noise, bias
 and gain given the groups (model.py); distances and noise known better, again who moves together;
-until the groups have been seen before. `affine` is the same with every party on its own, and
-`ivar`, the paper's IVAR-VB, knows no bias and no gain either.
+until the groups have been seen before, or ten times. `affine` is the same with every party on its
+own, and `ivar`, the paper's IVAR-VB, knows no bias and no gain either.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     compared = np.isfinite(levels)
     levels = np.where(compared, levels, np.median(levels[compared]))
     group = groups(pairs, levels) if method == "pairwise" else alone
-    seen: list[Positions] = []  # a party in doubt may come and go: then this ends too
+    seen: list[Positions] = []  # a party in doubt may come and go
     settled = False
     while not settled and len(seen) < _MOST_ROUNDS:
         seen.append(group)
@@ -212,7 +212,8 @@ def _reasons(
     noise = found.noise
     typical = float(np.nanmedian(noise[voices])) if np.isfinite(noise[voices]).any() else 0.0
     relative = np.nan_to_num(noise / typical) if typical > 0 else np.zeros_like(noise)
-    peers = {p: [tuple(map(shown, members))] for members in sets for p in members}
+    texts = [(members, [tuple(map(shown, members))]) for members in sets]
+    peers = {party: text for members, text in texts for party in members}
     reasons: dict[Hashable, str] = {}
     for j, party in enumerate(ratings.parties):
         # One at a time: two ids may look the same on a line, and are still two parties.

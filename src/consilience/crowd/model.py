@@ -15,7 +15,8 @@ least φ_g. Everything is a sum over rows or voices, so an iteration costs O(rat
 
 Shifting all truths by a constant and all biases back changes nothing, and so does scaling truths
 and gains. As for `pairwise` the choice is that most are right: the median bias is zero, the
-median gain one, over one vote for each group, and less for who is noisier than typical.
+median gain one, over one vote for each group, and less for who is noisier than typical. Where most
+keep to the middle of the scale, so do the truths, and their intervals with them.
 """
 
 from __future__ import annotations
