@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
-from consilience.crowd import together
+from consilience.crowd import inference, model, together
 from consilience.crowd.model import _State
 from consilience.crowd.ratings import Ratings
 from consilience.crowd.together import Pairs, groups, starting_levels
@@ -179,6 +179,153 @@ def test_a_clique_is_found_where_there_is_too_much_to_look_at(monkeypatch):
     members = np.flatnonzero(np.bincount(found, minlength=130)[found] > 1)
     assert {ratings.parties[j] for j in members} <= people.clique
     assert members.size >= 8
+
+
+def test_evidence_of_a_cluster_is_that_of_the_joint_gaussian():
+    from scipy.stats import multivariate_normal
+
+    ratings, rng = some_ratings(), np.random.default_rng(1)
+    pairs, levels = Pairs.of(ratings, ratings.value), rng.uniform(0.5, 2, 8)
+
+    def dense(members):
+        """Return how much likelier the differences to the first are if they are a tenth."""
+        found = 0.0
+        for task in range(len(ratings.tasks)):
+            rows = (ratings.task == task) & np.isin(ratings.party, members)
+            x, s = ratings.value[rows], levels[ratings.party[rows]]
+            if x.size > 1:
+                spread = np.diag(s[1:]) + s[0]
+                near, far = (
+                    multivariate_normal(cov=c * spread).logpdf(x[1:] - x[0]) for c in (0.1, 1.0)
+                )
+                found += near - far
+        return found
+
+    members = np.array([0, 2, 3, 5, 7])
+    found, support = together._joint_evidence(pairs.rows[members], levels[members], pairs.least)
+    assert found == pytest.approx(dense(members), abs=1e-3)
+    without = [dense(np.delete(members, j)) for j in range(5)]
+    np.testing.assert_allclose(support, found - np.array(without), atol=1e-3)
+    for pair, expected in enumerate(pairs.evidence(levels)):
+        two = np.array([pairs.first[pair], pairs.second[pair]])
+        found, _ = together._joint_evidence(pairs.rows[two], levels[two], pairs.least)
+        assert found == pytest.approx(expected)
+
+
+def one_rating_each(parties, tasks=40):
+    rng = np.random.default_rng(0)
+    task, truth = rng.integers(tasks, size=parties), rng.normal(5, 2, tasks)
+    return zip(task, range(parties), truth[task] + rng.normal(size=parties), strict=True)
+
+
+def test_many_with_one_rating_each_are_no_clique_and_soon_inferred():
+    found = infer(one_rating_each(2000))
+    assert found.groups == ()
+    assert found.diagnostics["converged"]
+    assert found.diagnostics["rounds"] == 1
+
+
+def test_the_search_for_groups_is_bounded(monkeypatch):
+    rng = np.random.default_rng(0)  # groups that never come again
+    monkeypatch.setattr(
+        inference, "groups", lambda pairs, _: np.minimum(np.arange(12), rng.integers(12, size=12))
+    )
+    rows = [(t, p, t + rng.normal()) for t in range(10) for p in range(12)]
+    found = infer(rows)
+    assert found.diagnostics["rounds"] == inference._MOST_ROUNDS
+    assert not found.diagnostics["converged"]
+
+
+def test_a_cluster_in_which_everybody_is_doubtful_is_soon_given_up(monkeypatch):
+    steps = []
+    whole = together._joint_evidence
+
+    def one_in_doubt(rows, levels, least):
+        steps.append(rows.shape[0])
+        _, support = whole(rows, levels, least)
+        return 0.0, np.where(np.arange(support.size) > 0, 1e9, 0.0)
+
+    ratings = Ratings.of([p % 50 for p in range(2000)], range(2000), np.zeros(2000))
+    pairs = Pairs.of(ratings, ratings.value)
+    monkeypatch.setattr(together, "_joint_evidence", one_in_doubt)
+    assert not together._believed(pairs, np.arange(2000), np.ones(2000)).size
+    assert len(steps) < 300
+
+
+@pytest.mark.parametrize("shape", [(20, 100, 0.3), (10, 200, 0.5)])
+def test_stars_make_no_clique(shape):
+    tasks, honest, observed = shape
+    for seed in range(3):
+        people = crowd(seed, clique="none", tasks=tasks, honest=honest, observed=observed)
+        people.table["score"] = np.clip(np.round(people.table["score"] / 2), 1, 5)
+        assert cs.infer(people.table, **NAMES).groups == ()
+
+
+def test_stars_by_many_who_mostly_agree_are_not_taken_for_exact():
+    rng = np.random.default_rng(0)
+    truth, task = rng.normal(3, 1, 40).clip(1, 5), rng.integers(40, size=4000)
+    rated = np.clip(np.round(truth[task] + 0.5 * rng.normal(size=4000)), 1, 5)
+    found = infer(zip(task, range(4000), rated, strict=True))
+    off = np.array([found.truth[t] - y for t, y in enumerate(truth)])
+    assert np.sqrt(np.mean(off**2)) < 0.25
+    assert np.median(list(found.noise.values())) > 0.1
+    assert not found.groups
+
+
+def test_truths_that_run_off_are_caught(monkeypatch):
+    def run_off(state):
+        state.spread *= 100.0
+        return 1.0
+
+    judge = _State.judge
+    monkeypatch.setattr(
+        _State, "judge", lambda state: judge(state) if not state.affine else run_off(state)
+    )
+    ratings = some_ratings()
+    found = model.fit(ratings, np.arange(8), np.ones(8), np.zeros(8))
+    assert not found.converged
+    assert np.abs(found.truth).max() <= np.abs(ratings.value).max()
+
+
+def test_who_was_left_out_of_the_comparison_has_still_met_others(monkeypatch):
+    monkeypatch.setattr(together, "_MOST_PAIRS", 500)
+    found = infer(one_rating_each(200, tasks=4))
+    assert np.isfinite(list(found.noise.values())).all()
+    assert not any("nobody" in reason or "anybody" in reason for reason in found.reasons.values())
+
+
+def test_a_clique_is_found_among_stars():
+    people = crowd(0, tasks=300, observed=0.3)
+    people.table["score"] = np.clip(np.round(people.table["score"] / 2), 1, 5)
+    assert set(map(frozenset, cs.infer(people.table, **NAMES).groups)) == {people.clique}
+
+
+def held_with_gains(draw, seeds=8):
+    """Return how often intervals hold the truth, and the truth on the median party's scale."""
+    held, scaled = [], []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        truth, gain = rng.normal(5, 2, 200), draw(rng)
+        task, party = np.nonzero(rng.random((200, gain.size)) < 0.3)
+        rated = 5 + gain[party] * (truth[task] - 5) + 0.5 * rng.normal(size=task.size)
+        found = infer(zip(task, party, rated, strict=True))
+        low, high = np.array(list(found.intervals.values())).T
+        y = truth[list(found.truth)]
+        held.append(np.mean((low <= y) & (y <= high)))
+        y = 5 + np.median(gain) * (y - 5)
+        scaled.append(np.mean((low <= y) & (y <= high)))
+    return np.mean(held), np.mean(scaled)
+
+
+def test_intervals_count_in_that_the_median_gain_may_be_off():
+    held, _ = held_with_gains(lambda rng: rng.normal(1, 0.3, 20))
+    assert held > 0.93
+
+
+def test_intervals_are_on_the_scale_of_the_median_party():
+    held, scaled = held_with_gains(lambda rng: rng.uniform(0.3, 1, 20))
+    assert held < 0.7  # the scale of the truth is not in the ratings
+    assert scaled > 0.94
 
 
 rows_of_crowd = st.builds(

@@ -250,14 +250,21 @@ def infer(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
 ) -> None:
     """Infer the truth of each task from a table of ratings by parties nobody can vouch for."""
-    from consilience.crowd import page, tables
+    from consilience.crowd import inference, page, tables
+    from consilience.text import shown
 
     outputs = [path for path in (out, parties_out) if path is not None]
     try:
         for path in outputs:
             tables.check_output(path, table)
+        if out is not None:
+            tables.check_names(task, inference.TRUTH_COLUMNS)
+        if parties_out is not None:
+            tables.check_names(party, inference.PARTY_COLUMNS)
         if len({path.resolve() for path in outputs}) < len(outputs):
-            raise consilience.TableError(f"{out}: named twice, for the truths and for the parties")
+            raise consilience.TableError(
+                f"{shown(out)}: named twice, for the truths and for the parties"
+            )
         found = consilience.infer(
             table, task=task, party=party, value=value, method=method, level=level
         )
@@ -268,7 +275,7 @@ def infer(
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None
     except OSError as error:
-        raise _fail(f"{error.filename}: {error.strerror}") from None
+        raise _fail(f"{shown(error.filename)}: {error.strerror}") from None
     if as_json:
         typer.echo(page.as_json(found))
     else:

@@ -2,8 +2,8 @@
 
 `pairwise` goes round: who moves together, found from distances (together.py); truths, noise, bias
 and gain given the groups (model.py); distances and noise known better, again who moves together;
-until the groups have been seen before. `affine` is the same with every party on its own, and
-`ivar`, the paper's IVAR-VB, knows no bias and no gain either.
+until the groups have been seen before, or ten times. `affine` is the same with every party on its
+own, and `ivar`, the paper's IVAR-VB, knows no bias and no gain either.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from numpy.typing import NDArray
 
 from consilience.crowd.model import Fit, fit
 from consilience.crowd.ratings import Ratings, medians, total
-from consilience.crowd.tables import read, write
+from consilience.crowd.tables import check_names, read, write
 from consilience.crowd.together import Pairs, groups, starting_levels
 from consilience.errors import ConsilienceError
 from consilience.estimators.reasons import explain
 from consilience.evidence import Positions, Vector
+from consilience.text import shown
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
+TRUTH_COLUMNS = ("truth", "low", "high", "ratings")  # of a file, beside the ids
+PARTY_COLUMNS = ("noise", "bias", "gain", "ratings", "group", "reason")
 _FEW = 4.0  # ratings: so many halve a bias, to start from
+_MOST_ROUNDS = 10  # of groups and model in turns: each costs a pass over pairs and ratings
 _FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
 
 
@@ -46,34 +50,29 @@ class Inference:
     ratings: Ratings = field(repr=False)
 
     def save(self, path: str | PathLike[str], task: str = "task") -> None:
-        """Write the truths to a .csv, .tsv or .parquet file, whole or not at all."""
+        """Write the truths to a .csv, .tsv or .parquet file, whole or not at all.
+
+        ``task`` is the name of the column of task ids, none of TRUTH_COLUMNS. Ids are written as
+        they came: a spreadsheet may take one that begins with = + - or @ for a formula.
+        """
+        check_names(task, TRUTH_COLUMNS)
         low, high = zip(*self.intervals.values(), strict=True)
-        write(
-            path,
-            {
-                task: list(self.truth),
-                "truth": list(self.truth.values()),
-                "low": low,
-                "high": high,
-                "ratings": self.ratings.per_task.tolist(),
-            },
-        )
+        columns = (list(self.truth.values()), low, high, self.ratings.per_task.tolist())
+        write(path, {task: list(self.truth), **dict(zip(TRUTH_COLUMNS, columns, strict=True))})
 
     def save_parties(self, path: str | PathLike[str], party: str = "party") -> None:
-        """Write what was found about the parties, likewise."""
+        """Write what was found about the parties, likewise; no ``party`` of PARTY_COLUMNS."""
+        check_names(party, PARTY_COLUMNS)
         group = {p: g for g, members in enumerate(self.groups, 1) for p in members}
-        write(
-            path,
-            {
-                party: list(self.noise),
-                "noise": list(self.noise.values()),
-                "bias": list(self.bias.values()),
-                "gain": list(self.gain.values()),
-                "ratings": self.ratings.per_party.tolist(),
-                "group": [group.get(p) for p in self.noise],
-                "reason": [self.reasons.get(p, "") for p in self.noise],
-            },
+        columns = (
+            list(self.noise.values()),
+            list(self.bias.values()),
+            list(self.gain.values()),
+            self.ratings.per_party.tolist(),
+            [group.get(p) for p in self.noise],
+            [self.reasons.get(p, "") for p in self.noise],
         )
+        write(path, {party: list(self.noise), **dict(zip(PARTY_COLUMNS, columns, strict=True))})
 
 
 def infer(
@@ -87,6 +86,9 @@ def infer(
 ) -> Inference:
     """Infer the truth of each task, and what each party is like, from a long table of ratings.
 
+    Ratings say nothing about their common shift and scale. The truth is told as the median party
+    would: with a bias of zero and a gain of one.
+
     Args:
         table: a path to a .csv, .tsv or .parquet file, a pandas or polars DataFrame, a pyarrow
             Table, or ``{column: values}``.
@@ -95,10 +97,12 @@ def infer(
         value: the column with the ratings, numbers. Empty, NaN and null are not rated.
         method: ``pairwise``; ``affine``, which takes nobody to move together; ``ivar``, for which
             parties differ by their noise alone; ``median`` or ``mean``.
-        level: how often an interval should hold the truth.
+        level: how often an interval should hold the truth, on the median party's scale.
     """
     if method not in METHODS:
-        raise ConsilienceError(f"no method is called {method!r}; choose from {', '.join(METHODS)}")
+        raise ConsilienceError(
+            f"no method is called '{shown(method)}'; choose from {', '.join(METHODS)}"
+        )
     if not 0 < level < 1:
         raise ConsilienceError(f"a level lies between 0 and 1, found {level}")
     started = perf_counter()
@@ -129,18 +133,21 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     if not pairs.count.size:  # no task was rated twice: nothing can be compared
         return alone, _plain(ratings, ratings.means(ratings.value)), {}
     levels = starting_levels(pairs)
-    met = np.isfinite(levels)
-    levels = np.where(met, levels, np.median(levels[met]))
+    compared = np.isfinite(levels)
+    levels = np.where(compared, levels, np.median(levels[compared]))
     group = groups(pairs, levels) if method == "pairwise" else alone
-    seen: list[Positions] = []  # a party in doubt may come and go: then this ends too
-    while not any(np.array_equal(group, before) for before in seen):
+    seen: list[Positions] = []  # a party in doubt may come and go
+    settled = False
+    while not settled and len(seen) < _MOST_ROUNDS:
         seen.append(group)
         found = fit(ratings, group, levels, None if method == "ivar" else bias)
         if method == "pairwise":
             levels, bias = found.levels, found.bias
             group = groups(Pairs.of(ratings, ratings.value - bias[ratings.party]), levels)
-    found.noise[~met] = np.nan
-    told = {"rounds": len(seen), "iterations": found.iterations, "converged": found.converged}
+        settled = any(np.array_equal(group, before) for before in seen)
+    found.noise[~_met(ratings)] = np.nan
+    converged = settled and found.converged
+    told = {"rounds": len(seen), "iterations": found.iterations, "converged": converged}
     return seen[-1], found, told
 
 
@@ -157,13 +164,18 @@ def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
     return bias
 
 
+def _met(ratings: Ratings) -> NDArray[np.bool_]:
+    """Say of each party whether somebody else rated one of its tasks."""
+    met = np.zeros(len(ratings.parties), np.bool_)
+    met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
+    return met
+
+
 def _plain(ratings: Ratings, truth: Vector) -> Fit:
     """Return the fit of a method with no model: each party's noise is its distance."""
     size, unknown = len(ratings.parties), np.full(len(truth), np.nan)
     squares = total(ratings.party, (ratings.value - truth[ratings.task]) ** 2, size)
-    met = np.zeros(size, np.bool_)
-    met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
-    levels = np.where(met, squares / ratings.per_party, np.nan)
+    levels = np.where(_met(ratings), squares / ratings.per_party, np.nan)
     return Fit(truth, unknown, np.zeros(size), np.ones(size), np.sqrt(levels), levels, 0, True)
 
 
@@ -200,12 +212,13 @@ def _reasons(
     noise = found.noise
     typical = float(np.nanmedian(noise[voices])) if np.isfinite(noise[voices]).any() else 0.0
     relative = np.nan_to_num(noise / typical) if typical > 0 else np.zeros_like(noise)
-    names = list(map(str, ratings.parties))
-    texts = [tuple(map(str, members)) for members in sets]
-    common = explain(names, texts, relative, np.zeros_like(noise))
+    texts = [(members, [tuple(map(shown, members))]) for members in sets]
+    peers = {party: text for members, text in texts for party in members}
     reasons: dict[Hashable, str] = {}
     for j, party in enumerate(ratings.parties):
-        said = [common[names[j]]] if names[j] in common else []
+        # One at a time: two ids may look the same on a line, and are still two parties.
+        level = relative[j : j + 1]
+        said = [*explain([shown(party)], peers.get(party, ()), level, np.zeros(1)).values()]
         if found.gain[j] < _FOLLOWS:
             said.append(f"hardly follows the tasks (gain {found.gain[j]:.2f})")
         if abs(found.bias[j]) > typical > 0:

@@ -15,7 +15,8 @@ least φ_g. Everything is a sum over rows or voices, so an iteration costs O(rat
 
 Shifting all truths by a constant and all biases back changes nothing, and so does scaling truths
 and gains. As for `pairwise` the choice is that most are right: the median bias is zero, the
-median gain one, over one vote for each group, and less for who is noisier than typical.
+median gain one, over one vote for each group, and less for who is noisier than typical. Where most
+keep to the middle of the scale, so do the truths, and their intervals with them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from consilience.evidence import Positions, Vector
 _LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
 _CERTAIN = 100.0  # the most the noise prior may count, in ratings/2
 _VAGUE = 1.0  # and the least: below, a party that hits the truth once would own it
+_RUNAWAY = 1e6  # times the ratings' variance: truths that vary more are an artefact
 _SHARED = 0.75  # of a group's noise, to start from
 _MEDIAN = np.pi / 2  # variance of a median over that of a mean, of normal numbers
 
@@ -69,14 +71,19 @@ def fit(
 ) -> Fit:
     """Return the fit of standardised ratings from a start: groups, error variances and biases.
 
-    With None for the bias nobody has one, and all gains are one.
+    With None for the bias nobody has one, and all gains are one. So it ends too where truths run
+    off, as they may where nearly all ratings are equal.
     """
     state = _State(ratings, group, levels, bias)
+    most = _RUNAWAY * (float(np.mean(ratings.value**2)) + 1)
     change, iterations = np.inf, 0
     while iterations < max_iterations and change > tolerance:
         iterations += 1
         state.hear()
         change = state.judge()
+        if state.affine and not state.spread < most:
+            plain = fit(ratings, group, levels, None, max_iterations, tolerance)
+            return replace(plain, converged=False)
     state.hear()
     gain, levels = state.gain[group], 1 / state.precision + state.shared[group]
     return Fit(
@@ -121,6 +128,7 @@ class _State:
         self.bias_spread = float(np.var(self.bias)) + _LEAST
         self.votes = np.ones(self.parties)  # on the bias that is none
         self.gain, self.gain_variance = np.ones(self.parties), np.zeros(self.parties)
+        self.gain_votes = np.where(self.members > 0, 1.0, 0.0)  # on the gain that is one
         self.gain_spread = 0.1
         self.centre, self.spread = 0.0, 1.0  # of standardised ratings
 
@@ -189,8 +197,8 @@ class _State:
         present = self.members > 0
         off = ((gain - 1) ** 2 + self.gain_variance)[present]
         self.gain_spread = float(np.mean(off)) + _LEAST
-        votes = np.where(present, _trust(information / self.heard), 0.0)
-        scale = _middle(gain, votes)
+        self.gain_votes = np.where(present, _trust(information / self.heard), 0.0)
+        scale = _middle(gain, self.gain_votes)
         # Gains around zero: nobody looks at the tasks, and there is no scale to choose.
         self.gain = gain / scale if scale > _LEAST else gain
 
@@ -216,12 +224,13 @@ class _State:
         part = (voice / self.loudness)[self.voice] * self.precision[rows.party]
         of_bias = total(rows.task, part**2 * self.bias_variance[rows.party], self.tasks)
         of_gain = total(self.task_of, voice**2 * self.gain_variance[self.group_of], self.tasks)
-        # The median bias is zero by choice: how far it may be off concerns all tasks alike.
-        size = 1.4826 * _middle(np.abs(self.bias), self.votes)
-        chosen = _MEDIAN * size**2 * np.sum(self.votes**2) / np.sum(self.votes) ** 2
+        # The median bias is zero by choice, the median gain one: other parties, other medians.
+        of_shift = _of_median(self.bias, self.votes)
+        of_scale = _of_median(self.gain - 1, self.gain_votes)
         alone = 1 / np.maximum(self.information, 1e-300)  # variance of a truth without its prior
         of_centre = 1 / np.sum(1 / (self.spread + alone))
-        variance: Vector = self.uncertainty + of_bias + of_gain * self.truth**2 + chosen
+        variance: Vector = self.uncertainty + of_bias + of_shift
+        variance += (of_gain + of_scale) * self.truth**2
         variance += (self.uncertainty / self.spread) ** 2 * of_centre
         return variance
 
@@ -233,6 +242,12 @@ def _trust(precision: Vector) -> Vector:
     """Return precision over the typical one, at most one: the quiet have no more to say."""
     typical = float(np.median(precision[precision > 0])) if precision.any() else 1.0
     return np.minimum(precision / typical, 1.0)
+
+
+def _of_median(off: Vector, votes: Vector) -> float:
+    """Return the variance of a weighted median, given what each is off it."""
+    size = 1.4826 * _middle(np.abs(off), votes)
+    return float(_MEDIAN * size**2 * np.sum(votes**2) / np.sum(votes) ** 2)
 
 
 def _gamma_shape(values: Vector, logs: Vector) -> float:

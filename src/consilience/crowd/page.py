@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.crowd.inference import Inference
+from consilience.text import shown
 
 _SHOWN = 10
 
 
 def as_json(found: Inference) -> str:
-    """Return everything as JSON; ids become text, and what is unknown null."""
+    """Return everything as JSON, in ASCII; ids become text, and what is unknown null."""
     rated = dict(zip(found.ratings.tasks, found.ratings.per_task.tolist(), strict=True))
     gave = dict(zip(found.ratings.parties, found.ratings.per_party.tolist(), strict=True))
     content = {
@@ -42,7 +43,7 @@ def as_json(found: Inference) -> str:
         "groups": [list(map(str, group)) for group in found.groups],
         "diagnostics": found.diagnostics,
     }
-    return json.dumps(content, ensure_ascii=False, indent=1)
+    return json.dumps(content, indent=1)
 
 
 def show(found: Inference, console: Console, task: str, party: str, *, truths: bool) -> None:
@@ -60,7 +61,7 @@ def show(found: Inference, console: Console, task: str, party: str, *, truths: b
     if not told.get("converged", True):
         console.print("Not converged: take the numbers with care", style="red")
     if truths:
-        rows = [(t, truth, *found.intervals[t]) for t, truth in found.truth.items()]
+        rows = [(shown(t), truth, *found.intervals[t]) for t, truth in found.truth.items()]
         _print(console, (task, "truth", "low", "high"), rows, "-o truth.csv writes all")
     # One of each group, the largest first, then the noisiest.
     others = {p for group in found.groups for p in group[1:]}
@@ -70,7 +71,7 @@ def show(found: Inference, console: Console, task: str, party: str, *, truths: b
         key=lambda p: (-_level(found, p), str(p)),
     )
     if outliers:
-        noted = [(p, found.noise[p], found.bias[p], found.reasons[p]) for p in outliers]
+        noted = [(shown(p), found.noise[p], found.bias[p], found.reasons[p]) for p in outliers]
         _print(
             console,
             (party, "noise", "bias", "reason"),
@@ -89,7 +90,7 @@ def _level(found: Inference, party: Any) -> float:
 def _print(console: Console, header: tuple[str, ...], rows: list[Any], rest: str) -> None:
     table = Table()
     for name in header:
-        table.add_column(Text(name))
+        table.add_column(Text(shown(name)))
     for row in rows[:_SHOWN]:
         # Text, not markup: an id may hold brackets.
         table.add_row(*(Text(_cell(one)) for one in row))
@@ -98,8 +99,8 @@ def _print(console: Console, header: tuple[str, ...], rows: list[Any], rest: str
         console.print(f"and {len(rows) - _SHOWN:,} more: {rest}", highlight=False)
 
 
-def _cell(one: Any) -> str:
-    return f"{one:.4g}" if isinstance(one, float) else str(one)
+def _cell(one: str | float) -> str:
+    return one if isinstance(one, str) else f"{one:.4g}"
 
 
 def _known(number: float) -> float | None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from consilience.errors import TableError
 from consilience.evidence import Positions, Vector
+from consilience.text import shown
 
 Ids = tuple[Hashable, ...]
 
@@ -43,7 +44,7 @@ class Ratings:
         first[1:] = (np.diff(task) != 0) | (np.diff(party) != 0)
         starts = np.flatnonzero(first)
         times = np.diff(np.append(starts, values.size))
-        mean = np.add.reduceat(values, starts) / times
+        mean = np.add.reduceat(values / np.repeat(times, times), starts)  # sums might overflow
         repeated = values.size - starts.size
         return cls(task_ids, party_ids, task[starts], party[starts], mean, repeated)
 
@@ -81,9 +82,10 @@ class Ratings:
         worst = int(np.argmax(off))
         if off[worst] > _WILD * unit:
             raise TableError(
-                f"party {self.parties[self.party[worst]]!r} rates task "
-                f"{self.tasks[self.task[worst]]!r} {self.value[worst]:g}, more than {_WILD:g} "
-                f"times as far from the median {centre:g} as is typical; leave that rating out"
+                f"party '{shown(self.parties[self.party[worst]])}' rates task "
+                f"'{shown(self.tasks[self.task[worst]])}' {self.value[worst]:g}, "
+                f"more than {_WILD:g} times as far from the median {centre:g} as is "
+                "typical; leave that rating out"
             )
         return replace(self, value=(self.value - centre) / unit), centre, unit
 

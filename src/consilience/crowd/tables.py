@@ -8,9 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,17 @@ import numpy as np
 
 from consilience.errors import TableError
 from consilience.evidence import Vector
+from consilience.text import shown
 from consilience.whole import whole
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
 _NOT_RATED = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_LARGEST = 1e300  # of a rating: sums of larger ones could overflow
+_LISTED = 20  # columns that are named in an error, before the rest are counted
+_PATH = 300  # characters of a path or of another library's error, before it is cut
+
+Where = Callable[[int], str]  # names the place of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +44,10 @@ def read(table: Any, task: str, party: str, value: str) -> Columns:
     """Return the three columns of a table: a path, a data frame or a mapping of columns."""
     names = (task, party, value)
     if len(set(names)) < 3:
-        raise TableError(f"expected three different columns, found {', '.join(map(repr, names))}")
+        found = ", ".join(map(_quoted, names))
+        raise TableError(f"expected three different columns, found {found}")
     if isinstance(table, str | os.PathLike):
-        source = str(table)
+        source = shown(table, _PATH)
         columns, places = _from_file(Path(table), names)
         place = "line" if places else "row"
     else:
@@ -51,48 +57,48 @@ def read(table: Any, task: str, party: str, value: str) -> Columns:
     def where(row: int) -> str:
         return f"{source}, {place} {places[row] if places else row}"
 
-    lengths = {name: len(column) for name, column in zip(names, columns, strict=True)}
-    if len(set(lengths.values())) > 1:
-        raise TableError(f"{source}: expected columns of one length, found {lengths}")
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        each = ", ".join(f"{_quoted(n)}: {c}" for n, c in zip(names, lengths, strict=True))
+        raise TableError(f"{source}: expected columns of one length, found {each}")
     values = _numbers(columns[2], value, where)
-    rated = ~np.isnan(values)
-    if not rated.any():
-        raise TableError(f"{source}: no ratings in column {value!r} ({values.size} rows)")
-    ids = []
-    for name, column in zip(names[:2], columns[:2], strict=True):
-        if any(map(_missing, set(column))):
-            row = next((r for r, one in enumerate(column) if rated[r] and _missing(one)), None)
-            if row is not None:
-                raise TableError(f"{where(row)}: a rating without an id in column {name!r}")
-        ids.append(column if rated.all() else list(compress(column, rated.tolist())))
-    return Columns(ids[0], ids[1], values[rated], int((~rated).sum()))
+    rated = np.flatnonzero(~np.isnan(values))
+    if not rated.size:
+        raise TableError(f"{source}: no ratings in column {_quoted(value)} ({values.size} rows)")
+    rows = rated.tolist()
+    tasks, parties = (
+        _ids([column[row] for row in rows], name, lambda at: where(rows[at]))
+        for name, column in zip(names[:2], columns[:2], strict=True)
+    )
+    return Columns(tasks, parties, values[rated], values.size - rated.size)
 
 
 def _from_file(path: Path, names: tuple[str, ...]) -> tuple[list[Sequence[Any]], list[int] | None]:
     kind = path.suffix.lower()
+    name = shown(path, _PATH)
     if kind not in DELIMITERS and kind not in PARQUET:
-        raise TableError(f"{path}: expected a .csv, .tsv or .parquet file")
-    if not path.is_file():
-        raise TableError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
-    if kind in PARQUET:
-        return _read_parquet(path, names), None
+        raise TableError(f"{name}: expected a .csv, .tsv or .parquet file")
     try:
+        if not path.is_file():
+            raise TableError(f"{name}: {'not a file' if path.exists() else 'no such file'}")
+        if kind in PARQUET:
+            return _read_parquet(path, names), None
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return _read_csv(path, csv.reader(file, delimiter=DELIMITERS[kind], strict=True), names)
+            return _read_csv(name, csv.reader(file, delimiter=DELIMITERS[kind], strict=True), names)
     except UnicodeDecodeError as error:
-        raise TableError(f"{path}: expected text in UTF-8 ({error.reason})") from None
+        raise TableError(f"{name}: expected text in UTF-8 ({error.reason})") from None
     except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error.strerror})") from None
+        raise TableError(f"{name}: cannot be read ({error.strerror})") from None
 
 
 def _read_csv(
-    path: Path, rows: Any, names: tuple[str, ...]
+    source: str, rows: Any, names: tuple[str, ...]
 ) -> tuple[list[Sequence[Any]], list[int]]:
     try:
         header = next(rows, None)
         if header is None:
-            raise TableError(f"{path}: empty, expected a line with the names of the columns")
-        at = _places(str(path), header, names)
+            raise TableError(f"{source}: empty, expected a line with the names of the columns")
+        at = _places(source, header, names)
         columns: list[list[Any]] = [[], [], []]
         lines: list[int] = []
         width = len(header)
@@ -101,13 +107,13 @@ def _read_csv(
                 if not row:
                     continue
                 raise TableError(
-                    f"{path}, line {rows.line_num}: expected {width} columns, found {len(row)}"
+                    f"{source}, line {rows.line_num}: expected {width} columns, found {len(row)}"
                 )
             for column, place in zip(columns, at, strict=True):
                 column.append(row[place])
             lines.append(rows.line_num)
     except csv.Error as error:
-        raise TableError(f"{path}, line {rows.line_num}: {error}") from None
+        raise TableError(f"{source}, line {rows.line_num}: {error}") from None
     return [*columns], lines
 
 
@@ -115,12 +121,14 @@ def _read_parquet(path: Path, names: tuple[str, ...]) -> list[Sequence[Any]]:
     _, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path) as file:
-            _places(str(path), file.schema_arrow.names, names)
+            _places(shown(path, _PATH), file.schema_arrow.names, names)
             table = file.read(columns=list(names))
     except TableError:
         raise
     except Exception as error:  # damage shows in too many ways to list
-        raise TableError(f"{path}: not a readable parquet file ({error})") from error
+        raise TableError(
+            f"{shown(path, _PATH)}: not a readable parquet file ({shown(error, _PATH)})"
+        ) from error
     return [table[name].to_pylist() for name in names]
 
 
@@ -136,50 +144,92 @@ def _from_memory(table: Any, names: tuple[str, ...]) -> list[Sequence[Any]]:
             f"found {type(table).__name__}"
         )  # fmt: skip
     _places("the table", list(present), names)
-    return [_plain(table[name]) for name in names]
+    return [_plain(table[name], name) for name in names]
 
 
-def _plain(column: Any) -> Sequence[Any]:
+def _plain(column: Any, name: str) -> Sequence[Any]:
     """Return a column as a list: ids become Python's own, and so equal whoever held them."""
+    plain = column
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, method):
-            plain: Sequence[Any] = getattr(column, method)()
-            return plain
-    return column if isinstance(column, list | tuple) else list(column)
+            plain = getattr(column, method)()
+            break
+    # A text would be read by letter, a mapping by its keys.
+    if not isinstance(plain, Iterable) or isinstance(plain, str | bytes | Mapping):
+        raise TableError(
+            f"the table: expected a list of values in column {_quoted(name)}, "
+            f"found {type(column).__name__}"
+        )
+    return plain if isinstance(plain, list | tuple) else list(plain)
 
 
 def _places(source: str, present: Sequence[Any], names: tuple[str, ...]) -> list[int]:
+    present = list(present)
     for name in names:
-        times = list(present).count(name)
+        times = present.count(name)
         if times != 1:
-            there = ", ".join(map(str, present)) or "none"
+            there = ", ".join(map(shown, present[:_LISTED])) or "none"
+            if len(present) > _LISTED:
+                there += f" and {len(present) - _LISTED} more"
             found = "no column" if times == 0 else f"{times} columns"
-            raise TableError(f"{source}: {found} called {name!r}; the columns are {there}")
-    return [list(present).index(name) for name in names]
+            raise TableError(f"{source}: {found} called {_quoted(name)}; the columns are {there}")
+    return [present.index(name) for name in names]
 
 
-def _numbers(column: Sequence[Any], name: str, where: Any) -> Vector:
+def _quoted(name: Any) -> str:
+    return f"'{shown(name)}'"
+
+
+def _numbers(column: Sequence[Any], name: str, where: Where) -> Vector:
     try:  # at once, where all are numbers
-        values = np.asarray(column, np.float64).reshape(-1)
+        values = np.asarray(column, np.float64)
     except (TypeError, ValueError, OverflowError):
-        values = np.empty(len(column))
-        for row, one in enumerate(column):
-            values[row] = _number(one, name, row, where)
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise TableError(f"{where(row)}: expected a finite number in column {name!r}, found inf")
+        values = np.empty(0)
+    if values.shape != (len(column),):  # or one by one, to name what is none
+        values = np.array([_number(one, name, row, where) for row, one in enumerate(column)])
+    beyond = np.flatnonzero(np.abs(values) > _LARGEST)
+    if beyond.size:
+        raise TableError(
+            f"{where(beyond[0])}: expected a finite number of at most {_LARGEST:g} in column "
+            f"{_quoted(name)}, found {values[beyond[0]]:g}"
+        )
     return values
 
 
-def _number(one: Any, name: str, row: int, where: Any) -> float:
-    if _missing(one) or (isinstance(one, str) and one.strip().lower() in _NOT_RATED):
+def _number(one: Any, name: str, row: int, where: Where) -> float:
+    if isinstance(one, str) and one.strip().lower() in _NOT_RATED:
         return float("nan")
     try:
-        return float(one)
-    except (TypeError, ValueError, OverflowError):
-        raise TableError(
-            f"{where(row)}: expected a number in column {name!r}, found {one!r}"
-        ) from None
+        return float("nan") if _missing(one) else float(one)
+    except OverflowError:
+        found = "one too large"
+    except (TypeError, ValueError):
+        found = _quoted(one)
+    raise TableError(f"{where(row)}: expected a number in column {_quoted(name)}, found {found}")
+
+
+def _ids(column: list[Any], name: str, where: Where) -> list[Any]:
+    """Return a column of ids; raise if one of them cannot be one."""
+    try:
+        sound = not any(map(_fault, set(column)))
+    except TypeError:  # a list has no hash
+        sound = False
+    if not sound:
+        at = next(at for at, one in enumerate(column) if _fault(one))
+        raise TableError(f"{where(at)}: {_fault(column[at])} in column {_quoted(name)}")
+    return column
+
+
+def _fault(one: Any) -> str:
+    """Say what keeps something from being an id, if anything does."""
+    try:
+        hash(one)
+        str(one)
+        return "a rating without an id" if _missing(one) else ""
+    except TypeError:
+        return f"expected text or a number as an id, found {type(one).__name__}"
+    except ValueError:  # Python writes no integer of more than some thousand digits
+        return f"an id too long to be written ({type(one).__name__})"
 
 
 def _missing(one: Any) -> bool:
@@ -194,6 +244,7 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
     path = Path(path)
     check_output(path)
     blank = {name: [None if _missing(one) else one for one in c] for name, c in columns.items()}
+<<<<<<< HEAD
     with whole(path) as file:
         if path.suffix.lower() in PARQUET:
             arrow, parquet = _pyarrow()
@@ -209,19 +260,55 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
             rows.writerow(blank)
             rows.writerows(zip(*blank.values(), strict=True))
             text.detach()  # or else it would close the file with itself
+=======
+    try:
+        with whole(path) as partial:
+            if path.suffix.lower() in PARQUET:
+                _write_parquet(partial, blank)
+            else:
+                with open(partial, "w", encoding="utf-8", newline="") as file:
+                    rows = csv.writer(file, delimiter=DELIMITERS[path.suffix.lower()])
+                    rows.writerow(blank)
+                    rows.writerows(zip(*blank.values(), strict=True))
+    except UnicodeEncodeError as error:
+        raise TableError(
+            f"{shown(path, _PATH)}: {_quoted(error.object)} is no valid text, "
+            "which no file can hold; rename it"
+        ) from None
+
+
+def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    arrow, parquet = _pyarrow()
+    try:
+        table = arrow.table(columns)
+    except (arrow.ArrowException, OverflowError):  # ids of more than one kind, or too large
+        first = next(iter(columns))
+        table = arrow.table({**columns, first: [str(one) for one in columns[first]]})
+    parquet.write_table(table, path)
+>>>>>>> crowd
 
 
 def check_output(path: Path, source: Path | None = None) -> None:
     """Raise if a table cannot be written there, before any work is done for it."""
+    name = shown(path, _PATH)
     if source is not None and path.resolve() == source.resolve():
-        raise TableError(f"{path}: holds the ratings, choose another name")
+        raise TableError(f"{name}: holds the ratings, choose another name")
     kind = path.suffix.lower()
     if kind not in DELIMITERS and kind not in PARQUET:
-        raise TableError(f"{path}: expected a name that ends in .csv, .tsv or .parquet")
+        raise TableError(f"{name}: expected a name that ends in .csv, .tsv or .parquet")
     if path.is_dir() or not path.parent.is_dir():
-        raise TableError(f"{path}: expected a file in a folder that exists")
+        raise TableError(f"{name}: expected a file in a folder that exists")
     if kind in PARQUET:
         _pyarrow()
+
+
+def check_names(ids: str, beside: Sequence[str]) -> None:
+    """Raise if the column of ids is called like one that stands beside it."""
+    if ids in beside:
+        raise TableError(
+            f"a column of ids cannot be called {_quoted(ids)}, as the file written has its own "
+            f"columns {', '.join(beside)}; rename it, or leave that file out"
+        )
 
 
 def _pyarrow() -> tuple[Any, Any]:

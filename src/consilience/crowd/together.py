@@ -7,11 +7,17 @@ how much likelier the differences are under copying (a tenth of the distance, ρ
 
     ℓ_jl = n/2 · (log 1/ρ − (1/ρ − 1) D_jl/(s_j + s_l)).
 
-It adds up over pairs, and agreement on one task is worth at most log(1/ρ)/2, so that ratings on a
-coarse scale, where equal answers are common, do not make a clique. Parties are clustered by the
-mean ℓ between clusters as long as it is positive, and a cluster is believed if chance would make
-one like it in fewer than one crowd in twenty: under chance E[exp ℓ] = 1, so ℓ > t happens
-with a probability below exp(−t).
+Agreement on one task is worth at most log(1/ρ)/2, so that ratings on a coarse scale, where equal
+answers are common, do not make a clique. Parties are clustered by the mean ℓ between clusters as
+long as it is positive. The pairs of m parties that rated one task are not independent: there are
+m(m − 1)/2 of them, but only m − 1 differences. So a cluster is judged by its ratings, not by its
+pairs, with m_i members who rated task i, p_j = 1/s_j, and x̄_i the mean of theirs weighted by p_j:
+
+    ℓ = Σ_i ((m_i − 1) log 1/ρ − (1/ρ − 1) Σ_j p_j (x_ij − x̄_i)²)/2,
+
+which is ℓ_jl for two. Under chance E[exp ℓ] = 1, so ℓ > t happens with a probability below
+exp(−t). A cluster is believed if chance would make one like it in fewer than one crowd in twenty,
+however many clusters of its size there could be, and if each member raises ℓ by more than log J.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from consilience.evidence import Positions, Vector
 
 _COPY = 0.1  # ρ
 _NONE = 1e-9  # of the ratings' typical squared deviation: smaller differences are none
+_TINY = 1e-12  # of a sum: less is rounding
 _DOUBT = np.log(20)  # one crowd in twenty
 _MOST_PAIRS = 5_000_000  # of ratings of one task, over all tasks
 _MOST_PARTIES = 3000  # to be clustered: those with the closest peers, if there are more
@@ -42,6 +49,8 @@ class Pairs:
     distance: Vector
     count: Vector
     parties: int
+    least: float  # squared difference: smaller ones say little more
+    rows: Any  # (J, I), sparse: the ratings that were compared, each about its task's median
 
     @classmethod
     def of(cls, ratings: Ratings, values: Vector) -> Pairs:
@@ -62,7 +71,8 @@ class Pairs:
         both = triu(difference + 1j * counts, 1).tocoo()
         first, second = (place.astype(np.intp) for place in both.coords)
         count = both.data.imag
-        return cls(first, second, np.maximum(both.data.real, 0.0) / count, count, size[1])
+        distance = np.maximum(both.data.real, 0.0) / count
+        return cls(first, second, distance, count, size[1], _least(ratings.value), given.T.tocsr())
 
     def sums(self, first: Vector, second: Vector) -> Vector:
         """Return each party's sum over its pairs."""
@@ -72,10 +82,24 @@ class Pairs:
     def evidence(self, levels: Vector) -> Vector:
         """Return ℓ of each pair."""
         # Where no difference is expected, none is no evidence.
-        expected = levels[self.first] + levels[self.second] + _NONE
-        ratio = (self.distance + _NONE) / expected
-        found: Vector = 0.5 * self.count * (np.log(1 / _COPY) - (1 / _COPY - 1) * ratio)
-        return found
+        expected = levels[self.first] + levels[self.second] + self.least
+        ratio = (self.distance + self.least) / expected
+        return _worth(self.count, self.count * ratio)
+
+
+def _least(values: Vector) -> float:
+    """Return the variance of rounding to the steps of the ratings' scale: stars, say.
+
+    Equal answers are common there, and this is as much as makes them no better than chance
+    allows: with it E[exp ℓ] < 1 for rounded normal errors of any size. A step is what a typical
+    rating is from the next that is not equal to it.
+    """
+    different, times = np.unique(values, return_counts=True)
+    if different.size < 2:
+        return _NONE
+    gap = np.diff(different, prepend=-np.inf, append=np.inf)
+    step = np.median(np.repeat(np.minimum(gap[1:], gap[:-1]), times))
+    return max(float(step) ** 2 / 12, _NONE)
 
 
 def _thinned(ratings: Ratings) -> npt.NDArray[np.bool_]:
@@ -85,7 +109,7 @@ def _thinned(ratings: Ratings) -> npt.NDArray[np.bool_]:
     """
     count = ratings.per_task.astype(np.float64)
     most = float(count.max())
-    while np.sum(np.minimum(count, most) ** 2) > _MOST_PAIRS:
+    while np.sum(np.minimum(count, most) ** 2) > max(_MOST_PAIRS, count.size):
         most *= 0.9
     chance = np.minimum(most / count, 1.0)[ratings.task]
     return np.random.default_rng(0).random(chance.size) <= chance
@@ -100,7 +124,8 @@ def starting_levels(pairs: Pairs, iterations: int = 10) -> Vector:
     NaN for a party that met nobody.
     """
     a, b, D = pairs.first, pairs.second, pairs.distance
-    levels = _half_median_distance(pairs)
+    # On a coarse scale most distances may be zero, which is no reason to believe in no noise.
+    levels = np.maximum(_half_median_distance(pairs), pairs.least)
     for _ in range(iterations):
         sum_ = np.maximum(levels[a] + levels[b], 1e-300)
         chance = pairs.count / (1 + np.exp(np.clip(pairs.evidence(levels), -50, 50)))
@@ -147,8 +172,8 @@ def groups(pairs: Pairs, levels: Vector) -> Positions:
     upper = np.triu_indices(near.size, 1)
     tree = linkage(top - votes[upper], "average")
     for label in _clusters(fcluster(tree, np.nextafter(top, 0), "distance")):
-        members = _believed(votes, label, pairs.parties)
-        found[near[members]] = near[members].min(initial=pairs.parties)
+        members = _believed(pairs, near[label], levels)
+        found[members] = members.min(initial=pairs.parties)
     return found
 
 
@@ -158,14 +183,44 @@ def _clusters(label: npt.NDArray[np.int32]) -> list[Positions]:
     return [members for members in np.split(order, cuts) if members.size > 1]
 
 
-def _believed(votes: npt.NDArray[np.float64], members: Positions, parties: int) -> Positions:
+def _believed(pairs: Pairs, members: Positions, levels: Vector) -> Positions:
     """Return the members of a cluster that chance does not explain: all, some or none."""
+    parties = pairs.parties
     while members.size > 1:
-        support = votes[np.ix_(members, members)].sum(axis=1)
-        doubtful = support < np.log(parties) + _DOUBT
-        if not doubtful.any():
-            break
-        members = np.delete(members, np.argmin(support))
-    ways = lgamma(parties + 1) - lgamma(members.size + 1) - lgamma(parties - members.size + 1)
-    found = 0.5 * votes[np.ix_(members, members)].sum()
-    return members if members.size > 1 and found > ways + _DOUBT else members[:0]
+        found, support = _joint_evidence(pairs.rows[members], levels[members], pairs.least)
+        doubtful = int(np.sum(support < np.log(parties)))
+        if not doubtful:
+            ways = _log_ways(parties, members.size)
+            return members if found > ways + _DOUBT else members[:0]
+        # Without the worst of them the others may be beyond doubt. Of many some go at a time, for
+        # this to end soon.
+        go = max((doubtful + 1) // 2, members.size // 50)
+        members = np.delete(members, np.argsort(support, kind="stable")[:go])
+    return members[:0]
+
+
+def _log_ways(parties: int, members: int) -> float:
+    return lgamma(parties + 1) - lgamma(members + 1) - lgamma(parties - members + 1)
+
+
+def _joint_evidence(rows: Any, levels: Vector, least: float) -> tuple[float, Vector]:
+    """Return ℓ of a cluster, and by how much each member raises it; ``rows`` are its members'."""
+    rows = rows.tocoo()
+    (who, task), x = rows.coords, rows.data
+    tasks, task = np.unique(task, return_inverse=True)
+    size = tasks.size
+    p = 1 / (levels[who] + least / 2)
+    count, P = (total(task, one, size)[task] for one in (np.ones_like(p), p))
+    off = x - total(task, p * x, size)[task] / P
+    # Each about the mean of the others, of variance 1/(P − p). Where nobody else is, nothing.
+    others = np.where(count > 1, np.maximum(P - p, _TINY * P), 1.0)
+    surprise = p * off**2 * P / others + least * p * others / P
+    support = np.where(count > 1, _worth(1.0, surprise), 0.0)
+    found = _worth(1 - 1 / count, p * (off**2 + least / 2 * (1 - p / P)))
+    return float(found.sum()), total(who, support, rows.shape[0])
+
+
+def _worth(free: Vector | float, squares: Vector) -> Vector:
+    """Return the logarithm of how much likelier sums of squares are under copying."""
+    worth: Vector = 0.5 * (free * np.log(1 / _COPY) - (1 / _COPY - 1) * squares)
+    return worth
