@@ -75,13 +75,14 @@ class Block:
 
     @cached_property
     def coordinates(self) -> Matrix:
-        """The points themselves but for a rotation, (J+1, at most J+1): their inner products are
+        """The points themselves but for a rotation, (J+1, at most J): their inner products are
         the gram. Differences of points lose fewer digits than differences of inner products."""
         lengths = np.sqrt(np.diag(self.gram))
-        unit = np.where(lengths > 0, lengths, 1.0)
-        values, vectors = np.linalg.eigh(self.gram / np.outer(unit, unit))
-        kept = values > 0
-        points: Matrix = unit[:, None] * vectors[:, kept] * np.sqrt(values[kept])
+        away = lengths > 0  # the others are at the origin
+        unit = lengths[away]
+        values, vectors = np.linalg.eigh(self.gram[np.ix_(away, away)] / np.outer(unit, unit))
+        points = np.zeros((lengths.size, unit.size))
+        points[away] = unit[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
         return points
 
     @cached_property

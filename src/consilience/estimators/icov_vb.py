@@ -80,6 +80,12 @@ class Parties:
     log_spread: float = 0.0  # Σ_j log|Ψ_j|
 
     @property
+    def factors(self) -> Matrix:
+        """V̄ σ_u: what Σ is made of."""
+        factors: Matrix = self.mean * np.sqrt(self.task_scale)
+        return factors
+
+    @property
     def moment(self) -> float:
         """Σ_j E[v_jᵀv_j]."""
         return float((self.mean**2).sum() + np.trace(self.spread, axis1=1, axis2=2).sum())
@@ -108,32 +114,20 @@ class Tasks:
 
 
 def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> Beliefs:
-    """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) until the weights rest."""
-
-    def infer_all_tasks(state: Parties) -> list[Tasks]:
-        return [
-            infer_tasks(block, state, members, joint=model.joint)
-            for block, members in zip(evidence.blocks, evidence.members, strict=True)
-        ]
+    """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) until the consensus rests."""
 
     def step(state: Parties) -> Step[Parties]:
-        tasks = infer_all_tasks(state)
+        tasks = infer_all_tasks(evidence, state, model)
         watched = [
             weights @ block.coordinates / np.sqrt(block.typical or evidence.smallest)
-            for block, (weights, _) in zip(evidence.blocks, consensus(state, tasks), strict=True)
+            for block, (weights, _) in zip(
+                evidence.blocks, consensus(evidence, state, tasks, model), strict=True
+            )
         ]
         state = infer_parties(evidence, tasks, state)
         errors = expected_errors(evidence, tasks, state)
         state = fit_scales(evidence, tasks, state, errors, model)
         return Step(state, free_energy(evidence, tasks, state, errors), np.concatenate(watched))
-
-    def consensus(state: Parties, tasks: list[Tasks]) -> list[tuple[Vector, float]]:
-        """Return each block's weights, of the parties and the centre, and its variance."""
-        if not model.least_squares:
-            return [(task.weights, float(task.covariance[0, 0])) for task in tasks]
-        factors = state.mean * np.sqrt(state.task_scale)
-        found = [latent_gls(factors[m], state.own[m]) for m in evidence.members]
-        return [(np.append(weights, 0.0), variance) for weights, variance in found]
 
     found = climb(
         step,
@@ -145,10 +139,8 @@ def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> 
         depth=6 if model.accelerate else 0,
     )
     state = found.last.state
-    ends = consensus(state, infer_all_tasks(state))
-    latent = Latent(
-        state.mean * np.sqrt(state.task_scale), state.own, model.shared, prior_variance=state.prior
-    )
+    ends = consensus(evidence, state, infer_all_tasks(evidence, state, model), model)
+    latent = Latent(state.factors, state.own, model.shared, prior_variance=state.prior)
     covariance = latent.covariance
     return Beliefs(
         evidence,
@@ -161,6 +153,25 @@ def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> 
         converged=found.converged,
         objective=found.objective,
     )
+
+
+def consensus(
+    evidence: Evidence, state: Parties, tasks: list[Tasks], model: Model
+) -> list[tuple[Vector, float]]:
+    """Return each block's weights, of the parties and the centre, and the variance of the consensus
+    about the truth: line 2 of Algorithm 2, or ȳ and λ."""
+    if not model.least_squares:
+        return [(task.weights, float(task.covariance[0, 0])) for task in tasks]
+    found = [latent_gls(state.factors[m], state.own[m]) for m in evidence.members]
+    return [(np.append(weights, 0.0), variance) for weights, variance in found]
+
+
+def infer_all_tasks(evidence: Evidence, state: Parties, model: Model) -> list[Tasks]:
+    """Return q(y, u) for every block."""
+    return [
+        infer_tasks(block, state, members, joint=model.joint)
+        for block, members in zip(evidence.blocks, evidence.members, strict=True)
+    ]
 
 
 def infer_tasks(block: Block, state: Parties, members: Positions, *, joint: bool) -> Tasks:
