@@ -1,16 +1,17 @@
-"""Why IVAR learns MNIST more slowly than the mean when nobody attacks: how long, and of whom, is
-its step?
+"""Posterior mean or least squares? How long, and of whom, is each method's step on MNIST?
 
     python -m benchmarks.shrinkage [--out docs/data/shrinkage.json]
 
-Figure 2's protocol without adversaries, 200 rounds, one seed: the sum of the weights (what is
-left goes to the prior at zero, and shortens the step), and the effective number of parties.
+Figure 2's protocol without adversaries and with five, 200 rounds, one seed: the sum of the weights
+(what is left goes to the prior at zero, and shortens the step), and the effective number of
+parties.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,16 @@ from consilience.lab.models import mlp
 from consilience.lab.training import Parties
 
 ROUNDS = 200
+ADVERSARIES = (0, 5)
 SHOWN = (0, 10, 50, 100, 199)
 METHODS = {
     "mean": "mean",
+    "geometric-median": "geometric-median",
     "ivar-vb": "ivar-vb",
-    "ivar-vb, wide prior": cs.IVAR("vb", prior_variance=1e6),
+    "ivar-vb, gls": cs.IVAR("vb", estimate="gls"),
     "ivar-mle": "ivar-mle",
     "icov-vb": "icov-vb",
+    "icov-vb, posterior mean": cs.ICOV(estimate="posterior-mean"),
 }
 
 
@@ -38,21 +42,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/data/shrinkage.json"))
     out = parser.parse_args().out
     shards, test = mnist_sgd._data(0)
-    model, honest = mlp(), list(shards)[: mnist_sgd.HONEST]
+    model, names = mlp(), list(shards)
     records = []
-    for name, method in METHODS.items():
+    for adversaries, (name, method) in product(ADVERSARIES, METHODS.items()):
         seen: list[cs.Consensus | None] = []
         federation = Federation(
             Parties(model, shards, 0, mnist_sgd.BATCH),
-            honest,
+            names[: mnist_sgd.HONEST],
             method,
             sgd(mnist_sgd.RATE, mnist_sgd.MOMENTUM),
+            adversaries=names[mnist_sgd.HONEST : mnist_sgd.HONEST + adversaries],
             watch=lambda round, seen=seen: seen.append(round.consensus),
         )
         end = federation.run(
             ROUNDS, lambda p: {"accuracy": model.accuracy(p, *test)}, lambda *_: None, ROUNDS
         )[-1]
         record = {
+            "adversaries": adversaries,
             "method": name,
             "accuracy": round(end["accuracy"], 3),
             "rounds": SHOWN,
@@ -61,7 +67,7 @@ def main() -> None:
                 round(float(seen[r].diagnostics["effective_parties"]), 2) for r in SHOWN
             ],
         }
-        print(record)
+        print(record, flush=True)
         records.append(record)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(records, indent=0, default=np.ndarray.tolist) + "\n")

@@ -79,17 +79,36 @@ def plain_means(rounds):
 
 
 def full_covariance(rounds, names, iterations, shrinkage):
-    """Proposition 1 with the remark, its Φ̂ mixed with the parties' variances about the plain mean,
-    and no eigenvalue below the least of those."""
-    prior = np.diag(np.diag(pair_covariance(rounds, plain_means(rounds), names)))
+    """Proposition 1 with the remark, its Φ̂ mixed with the parties' variances about a point amid
+    most parties, and no eigenvalue, in units of those, below their share."""
+    prior = np.diag(np.diag(pair_covariance(rounds, central_points(rounds), names)))
+    unit = np.sqrt(prior)
     phi = prior
     for _ in range(iterations):
         truths = [icov_truth(updates, covariance_among(phi, names, updates)) for updates in rounds]
         sample = pair_covariance(rounds, truths, names)
-        values, vectors = np.linalg.eigh((1 - shrinkage) * sample + shrinkage * prior)
-        values = np.maximum(values, shrinkage * np.diag(prior).min())
-        phi = vectors @ np.diag(values) @ vectors.T
+        mixed = (1 - shrinkage) * sample + shrinkage * prior
+        values, vectors = np.linalg.eigh(np.linalg.inv(unit) @ mixed @ np.linalg.inv(unit))
+        phi = unit @ vectors @ np.diag(np.maximum(values, shrinkage)) @ vectors.T @ unit
     return truths, phi
+
+
+def central_points(rounds):
+    """A point amid most parties of each round. Rounds of the same parties have the same weights:
+    their distances are averaged."""
+    together = {}
+    for updates in rounds:
+        whole = together.setdefault(frozenset(updates), {party: [] for party in updates})
+        for party, update in updates.items():
+            whole[party].extend(update)
+    weights = {
+        group: central_weights({party: np.array(x) for party, x in whole.items()})
+        for group, whole in together.items()
+    }
+    return [
+        sum(weights[frozenset(updates)][party] * x for party, x in updates.items())
+        for updates in rounds
+    ]
 
 
 def party_errors(rounds, truths, extra=None):
@@ -361,7 +380,7 @@ def latent_free_energy(tasks, state):
     return free
 
 
-def icov_vb(rounds, centres, state, iterations, *, joint, shared):
+def icov_vb(rounds, centres, state, iterations, *, joint, shared, fixed_prior=None):
     """Eqs. (latent-vb-truth-var) to (latent-vb-error-param2), repeated, and the truth after."""
     free_energies = []
     for _ in range(iterations):
@@ -370,7 +389,7 @@ def icov_vb(rounds, centres, state, iterations, *, joint, shared):
         state = replace(
             state,
             own=own_noise(tasks, state, shared),
-            prior=truth_scale(tasks),
+            prior=fixed_prior or truth_scale(tasks),
             scale_u=feature_scale(tasks),
             scale_v=party_scale(state),
         )
@@ -417,15 +436,38 @@ def sgd_gradients(updates, V, scale_u, own):
     return to_V, to_scale, to_own
 
 
+def lower_median(values):
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def typical_distances(updates):
+    """Each party's median mean-squared distance from the others."""
+    return {
+        party: lower_median([np.mean((x - z) ** 2) for q, z in updates.items() if q != party])
+        for party, x in updates.items()
+    }
+
+
+def central_weights(updates, shares=None):
+    """Weights of a point amid most parties: one over the typical distance, times the shares."""
+    pulls = {
+        party: (1.0 if shares is None else shares[party]) / distance
+        for party, distance in typical_distances(updates).items()
+    }
+    return {party: pull / sum(pulls.values()) for party, pull in pulls.items()}
+
+
 def weiszfeld(updates, shares, iterations, smoothing):
-    """The smoothed Weiszfeld algorithm, in root mean square distances per coordinate. Also returns
-    what it descends, before each step: the mean distance, a parabola within the smoothing."""
+    """The smoothed Weiszfeld algorithm, in root mean square distances per coordinate, from a point
+    amid most parties. Also returns what it descends, before each step: the mean distance, a
+    parabola within the smoothing."""
 
     def length(x):
         return np.sqrt(np.mean((x - truth) ** 2))
 
-    truth = sum(shares[party] * x for party, x in updates.items())
-    least = smoothing * np.sqrt(sum(shares[party] * length(x) ** 2 for party, x in updates.items()))
+    start = central_weights(updates, shares)
+    truth = sum(start[party] * x for party, x in updates.items())
+    least = smoothing * np.sqrt(lower_median(typical_distances(updates).values()))
     objective = []
     for _ in range(iterations):
         lengths = {party: length(x) for party, x in updates.items()}

@@ -115,9 +115,44 @@ def test_residuals_and_products_equal_naive_ones(shift):
     expected = errors @ errors.T / 60
     tolerance = 1e-12 * max(1, shift**2)
     np.testing.assert_allclose(
-        residual_products(block.distances, weights), expected, rtol=1e-9, atol=tolerance
+        residual_products(block.gram, weights), expected, rtol=1e-9, atol=tolerance
     )
     np.testing.assert_allclose(block.residuals(weights), np.diag(expected), rtol=1e-9)
+
+
+@pytest.mark.parametrize("far", [1.0, 1e8, 1e14, 1e30])
+def test_points_are_what_the_inner_products_say(far):
+    """However far one of them is: to rounding of its own distance, and no product is larger than
+    the lengths allow."""
+    random = np.random.default_rng(5)
+    X = random.standard_normal((5, 60))
+    X[2] *= far
+    (block,) = Evidence.of(X).blocks
+    lengths = np.sqrt(np.diag(block.gram))
+    assert (np.abs(block.gram) <= np.outer(lengths, lengths) * (1 + 1e-12)).all()
+    products = block.coordinates @ block.coordinates.T
+    tolerance = 1e-12 if far < 1e10 else 0.1  # the direction of one so far is rounding
+    assert (np.abs(products - block.gram) <= tolerance * np.outer(lengths, lengths)).all()
+    near = np.array([0, 1, 3, 4, 5])
+    at = np.ix_(near, near)
+    np.testing.assert_allclose(products[at], block.gram[at], atol=max(1e-12, tolerance / 5))
+
+
+def test_less_than_half_do_not_set_the_typical_distance():
+    random = np.random.default_rng(5)
+    for honest in (2, 3, 6):
+        X = random.standard_normal((2 * honest - 1, 200))
+        X[honest:] *= 1e8
+        (block,) = Evidence.of(X).blocks
+        assert 1.0 < block.typical < 3.0
+        assert (block.typical_distances[:honest] < 3.0).all()
+        assert block.central_weights[honest:].sum() < 1e-12
+        np.testing.assert_allclose(block.central_weights.sum(), 1.0)
+    (equal,) = Evidence.of(np.ones((3, 4))).blocks
+    assert equal.typical == 0.0
+    np.testing.assert_allclose(equal.central_weights, 1 / 3)
+    (most,) = Evidence.of(np.array([[1.0], [1.0], [1.0], [3.0]])).blocks
+    assert most.typical == 4.0  # the least that is any
 
 
 def near_equal(size, offset, relative=1e-6, parties=6, seed=0):

@@ -45,27 +45,33 @@ def test_pairs_that_never_met_count_as_uncorrelated():
 
 
 def test_the_bare_iteration_goes_nowhere():
-    """Φ̂ has no variance along the weights that made it, so they come back whatever they were."""
-    (updates,), _ = scenario("one round", size=30)
+    """Φ̂ has no variance along the weights that made it. With a vanishing ridge they come back
+    whatever they were if K ≥ J − 1; with fewer coordinates other weights do, of the same truth."""
     random = np.random.default_rng(2)
-    for _ in range(5):
-        A = random.standard_normal((5, 5))
-        start = A @ A.T + 0.1 * np.eye(5)
-        truth = naive.icov_truth(updates, start)
-        phi = naive.pair_covariance([updates], [truth], list(updates))
-        assert abs(np.linalg.eigvalsh(phi)[0]) < 1e-12
-        for nudge in (1e-4, 1e-8):
-            again = naive.icov_truth(updates, phi + nudge * np.eye(5))
-            assert_allclose(again, truth, atol=50 * nudge)
+    for size in (2, 4, 30):
+        (updates,), _ = scenario("one round", size=size)
+        for _ in range(5):
+            A = random.standard_normal((5, 5))
+            start = A @ A.T + 0.1 * np.eye(5)
+            weights = np.linalg.inv(start).sum(axis=0) / np.linalg.inv(start).sum()
+            truth = naive.icov_truth(updates, start)
+            phi = naive.pair_covariance([updates], [truth], list(updates))
+            assert abs(np.linalg.eigvalsh(phi)[0]) < 1e-12
+            for nudge in (1e-4, 1e-8):
+                inverse = np.linalg.inv(phi + nudge * np.eye(5))
+                moved = np.abs(inverse.sum(axis=0) / inverse.sum() - weights).max()
+                assert (moved < 100 * nudge) == (size >= 4)
+                again = naive.icov_truth(updates, phi + nudge * np.eye(5))
+                assert_allclose(again, truth, atol=100 * nudge)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["one round", "many rounds"])
-def test_its_fixed_point_weighs_by_the_residual_variance_about_the_mean(name, seed):
+def test_its_fixed_point_weighs_by_the_residual_variance_about_the_middle(name, seed):
     rounds, centres = scenario(name, size=12, seed=seed)
     beliefs = cs.FullCovariance().infer(evidence_of(rounds, centres))
     assert beliefs.converged
-    errors = naive.party_errors(rounds, naive.plain_means(rounds))
+    errors = naive.party_errors(rounds, naive.central_points(rounds))
     precision = 1 / np.array([errors[party] for party in beliefs.parties])
     assert_allclose(beliefs.weights[0], precision / precision.sum(), rtol=1e-8)
 
@@ -83,7 +89,8 @@ def test_its_objective_is_the_penalised_likelihood():
     beliefs = cs.FullCovariance(0.2).infer(evidence_of([updates]))
     names, phi = list(beliefs.parties), beliefs.covariance
     truth = consensuses(beliefs, [updates])[0]
-    prior = np.diag(np.diag(naive.pair_covariance([updates], naive.plain_means([updates]), names)))
+    middle = naive.central_points([updates])
+    prior = np.diag(np.diag(naive.pair_covariance([updates], middle, names)))
     target = 0.8 * naive.pair_covariance([updates], [truth], names) + 0.2 * prior
     expected = -12 / 2 * (np.linalg.slogdet(phi)[1] + np.trace(np.linalg.inv(phi) @ target))
     assert_allclose(beliefs.objective[-1], expected, rtol=1e-9)

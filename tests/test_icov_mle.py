@@ -196,7 +196,12 @@ def test_stochastic_gradient_takes_the_papers_steps(name, shared):
         parameters = replace(parameters, own=np.full(5, 0.8))
     steps = 12
     vector, objective, _ = icov_mle.stochastic_gradient(
-        likelihood, likelihood.pack(parameters), floor=1e-9, rate=0.05, steps=steps, seed=7
+        likelihood,
+        likelihood.pack(parameters),
+        floor=np.full(5, 1e-9),
+        rate=0.05,
+        steps=steps,
+        seed=7,
     )
     found = likelihood.unpack(vector)
 
@@ -233,6 +238,84 @@ def test_stochastic_gradient_ends_near_the_maximum():
     top = replace(method, optimizer="quasi-newton").infer(evidence).objective[-1]
     assert climbed[-1] <= top + 1e-6
     assert top - climbed[-1] < 0.005 * (top - climbed[0])
+
+
+def test_stochastic_gradient_says_whether_it_has_converged():
+    """Where the likelihood of all rounds is flat, and not because the steps are spent."""
+    rounds, _ = scenario("one round", size=200, parties=6, bias=2.0)
+    evidence = evidence_of(rounds)
+    method = cs.ICOV("mle", rank=1, noise="shared", optimizer="sgd", rate=0.3, max_iterations=1)
+    once = method.infer(evidence)
+    assert not once.converged
+    assert once.iterations == 1
+    settled = replace(method, max_iterations=5000).infer(evidence)
+    assert settled.converged
+    assert settled.iterations < 5000
+    top = replace(method, optimizer="quasi-newton", max_iterations=300).infer(evidence)
+    assert_allclose(settled.objective[-1], top.objective[-1], rtol=1e-6)
+
+
+def test_with_full_participation_nothing_is_drawn():
+    """All rounds are one block: gradient ascent, whatever the seed draws after the start."""
+    rounds, _ = scenario("many rounds", size=30)
+    likelihood = icov_mle.Likelihood(evidence_of(rounds), icov_mle.KERNELS["linear"], 1, True)
+    start = likelihood.pack(random_parameters(5, 1))
+    ends = [
+        icov_mle.stochastic_gradient(
+            likelihood, start, floor=np.full(5, 1e-9), rate=0.05, steps=20, seed=seed
+        )[0]
+        for seed in (0, 1)
+    ]
+    assert_allclose(*ends, rtol=1e-12)
+
+
+def cauchy(V):
+    """A Mercer kernel that the package does not know."""
+    return 1 / (1 + ((V[:, None] - V[None]) ** 2).sum(axis=2))
+
+
+def cauchy_backward(V, k, outer):
+    pull = 2 * (outer + outer.T) * k**2
+    return pull @ V - pull.sum(axis=1)[:, None] * V
+
+
+@pytest.mark.parametrize("noise", ["shared", "per-party"])
+def test_a_kernel_of_the_users_own(noise):
+    rounds, _ = scenario("partial", size=60, parties=6, bias=2.0)
+    evidence = evidence_of(rounds)
+    method = cs.ICOV("mle", rank=1, noise=noise, kernel=cauchy, max_iterations=50)
+    with_slopes = replace(method, kernel=cs.Kernel(cauchy, cauchy_backward))
+    found, same = method.infer(evidence), with_slopes.infer(evidence)
+    assert never_falls(found.objective)
+    assert found.objective[-1] > found.objective[0] + 1
+    assert_allclose(found.objective[-1], same.objective[-1], rtol=1e-5)
+    expected = naive.log_likelihood(rounds, list(evidence.parties), found.covariance)
+    assert_allclose(found.objective[-1], expected, rtol=1e-9)
+
+
+def test_slopes_by_differences_are_the_slopes():
+    random = np.random.default_rng(0)
+    V, outer = random.standard_normal((5, 2)), random.standard_normal((5, 5))
+    outer = outer + outer.T
+    for kernel in (*icov_mle.KERNELS.values(), cs.Kernel(cauchy, cauchy_backward)):
+        by_differences = cs.Kernel(kernel.value).slope(V, kernel.of(V), outer)
+        assert_allclose(by_differences, kernel.slope(V, kernel.of(V), outer), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("cubic", "'cubic'"),
+        (3, "found 3"),
+        (lambda V: V, "shape"),
+        (lambda V: np.full((len(V), len(V)), np.nan), "NaN"),
+        (lambda V: -V @ V.T, "Mercer"),
+        (lambda V: np.triu(V @ V.T), "Mercer"),
+    ],
+)
+def test_what_is_no_kernel_is_refused(kernel, message):
+    with pytest.raises(cs.ConsilienceError, match=message):
+        cs.ICOV("mle", kernel=kernel)
 
 
 def test_the_gradient_vanishes_at_the_maximum():

@@ -37,7 +37,14 @@ def test_it_is_the_papers_equations(name, centred, joint, shared):
         rounds, centres, start, iterations=4, joint=joint, shared=shared
     )
     model = icov_vb.Model(
-        2, shared, joint, floor=0.0, tolerance=0.0, max_iterations=4, accelerate=False
+        2,
+        shared,
+        joint,
+        floor=0.0,
+        tolerance=0.0,
+        max_iterations=4,
+        accelerate=False,
+        least_squares=False,
     )
     same = icov_vb.Parties(start.v, start.psi, start.own, start.prior, start.scale_u, start.scale_v)
     beliefs = icov_vb.infer_vb(evidence, model, same)
@@ -52,6 +59,67 @@ def test_it_is_the_papers_equations(name, centred, joint, shared):
     assert_allclose(beliefs.noise, np.sqrt(np.diag(phi)), rtol=1e-8)
     lambdas = [beliefs.variance[evidence.find(u)] for u in rounds for _ in range(7)]
     assert_allclose(lambdas, [task.lam for task in tasks], rtol=1e-8)
+
+    line_2 = icov_vb.infer_vb(evidence, replace(model, least_squares=True), same)
+    assert_allclose(line_2.objective, free_energies, rtol=1e-8)
+    assert_allclose(line_2.covariance, phi, rtol=1e-8)
+    for updates, value in zip(rounds, consensuses(line_2, rounds), strict=True):
+        part = naive.covariance_among(phi, list(evidence.parties), updates)
+        assert_allclose(value, naive.icov_truth(updates, part), rtol=1e-8)
+        variance = line_2.variance[evidence.find(updates)]
+        assert_allclose(variance, 1 / np.linalg.inv(part).sum(), rtol=1e-8)
+
+
+def test_it_returns_line_2_of_algorithm_2_unless_asked_for_the_posterior_mean():
+    """The weights sum to one, whatever the prior makes of the truth; ȳ may be close to nothing."""
+    rounds, centres = scenario("partial", size=60, parties=6)
+    evidence = evidence_of(rounds, centres)
+    names = list(evidence.parties)
+    for rank in (0, 1, 2, "auto"):
+        beliefs = cs.ICOV(rank=rank).infer(evidence)
+        for updates, value in zip(rounds, consensuses(beliefs, rounds), strict=True):
+            part = naive.covariance_among(beliefs.covariance, names, updates)
+            assert_allclose(value, naive.icov_truth(updates, part), rtol=1e-8)
+            assert_allclose(beliefs.weights[evidence.find(updates)].sum(), 1.0, rtol=1e-12)
+    random = np.random.default_rng(0)
+    X = 0.1 * random.standard_normal(1000) + random.standard_normal((10, 1000))
+    by_default = cs.aggregate(X, "icov-vb")
+    shrunken = cs.aggregate(X, cs.ICOV(estimate="posterior-mean"))
+    assert_allclose(sum(by_default.weights.values()), 1.0, rtol=1e-12)
+    assert sum(shrunken.weights.values()) < 0.5
+    assert shrunken.covariance == pytest.approx(by_default.covariance)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_prior_variance_that_is_given_is_kept(shared):
+    rounds, centres = scenario("partial")
+    evidence = evidence_of(rounds, centres)
+    start = random_start(list(evidence.parties), 2, shared=shared)
+    start.prior = 0.3
+    _, state, free_energies = naive.icov_vb(
+        rounds, centres, start, iterations=4, joint=False, shared=shared, fixed_prior=0.3
+    )
+    model = icov_vb.Model(
+        2, shared, False, floor=0.0, tolerance=0.0, max_iterations=4, accelerate=False, prior=0.3
+    )
+    same = icov_vb.Parties(start.v, start.psi, start.own, 0.3, start.scale_u, start.scale_v)
+    beliefs = icov_vb.infer_vb(evidence, model, same)
+    assert beliefs.latent.prior_variance == 0.3
+    assert_allclose(beliefs.objective, free_energies, rtol=1e-8)
+    assert_allclose(beliefs.latent.own, state.own, rtol=1e-8)
+    noise = "shared" if shared else "per-party"
+    for rank in (0, 1, 2, "auto"):
+        found = cs.ICOV(rank=rank, noise=noise, prior_variance=0.3).infer(evidence)
+        assert found.latent.prior_variance == 0.3
+        assert never_falls(found.objective)
+
+
+def test_a_wide_prior_shrinks_nothing():
+    """With σ_y² far above what is seen the posterior mean is line 2 with the same parties."""
+    _, X = draw(np.ones((6, 1)), np.ones(6), 0.01, 200, np.random.default_rng(0))
+    method = cs.ICOV(rank=1, posterior="joint", prior_variance=1e6, estimate="posterior-mean")
+    weights = method.infer(cs.Evidence.of(X)).weights[0]
+    assert_allclose(weights.sum(), 1.0, atol=1e-5)
 
 
 def implied_state(beliefs, rounds, centres, *, joint):
@@ -76,7 +144,7 @@ def test_where_it_converges_every_equation_of_the_paper_holds(name, shared):
     rounds, centres = scenario(name, size=60, parties=6, bias=2.0)
     method = cs.ICOV(
         rank=1, noise="shared" if shared else "per-party", posterior="factorized",
-        tolerance=1e-13, max_iterations=20_000,
+        tolerance=1e-13, max_iterations=20_000, estimate="posterior-mean",
     )  # fmt: skip
     beliefs = method.infer(evidence_of(rounds, centres))
     assert beliefs.converged
@@ -163,9 +231,11 @@ def test_the_joint_posterior_is_exact_given_the_parties():
 def test_rank_zero_with_noise_of_each_its_own_is_ivar():
     rounds, centres = scenario("partial")
     evidence = evidence_of(rounds, centres)
-    found, expected = cs.ICOV(rank=0).infer(evidence), cs.IVAR("vb").infer(evidence)
-    for mine, theirs in zip(found.weights, expected.weights, strict=True):
-        assert_allclose(mine, theirs)
+    for estimate in ("gls", "posterior-mean"):
+        found = cs.ICOV(rank=0, estimate=estimate).infer(evidence)
+        expected = cs.IVAR("vb", estimate=estimate).infer(evidence)
+        for mine, theirs in zip(found.weights, expected.weights, strict=True):
+            assert_allclose(mine, theirs)
 
 
 def test_a_rank_zero_model_of_the_latent_code_is_ivar_too():
@@ -198,7 +268,10 @@ def test_what_is_known_is_where_the_next_round_starts():
     "wrong",
     [
         {"inference": "map"}, {"rank": -1}, {"rank": "all"}, {"noise": "none"},
-        {"posterior": "exact"}, {"kernel": "rbf"}, {"optimizer": "adam"},
+        {"posterior": "exact"}, {"kernel": "rbf"}, {"optimizer": "adam"}, {"estimate": "mode"},
+        {"prior_variance": 0.0}, {"prior_variance": float("nan")},
+        {"inference": "mle", "prior_variance": 1.0},
+        {"inference": "mle", "estimate": "posterior-mean"},
     ],
 )  # fmt: skip
 def test_unknown_choices_are_refused(wrong):

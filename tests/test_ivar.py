@@ -59,6 +59,53 @@ def test_vb_keeps_a_prior_variance_that_is_given():
         assert_allclose(found, truth, rtol=1e-8)
 
 
+@CASES
+def test_vb_returns_the_posterior_mean_as_the_paper_says_or_the_normalised_one(name, centred):
+    """Of the variances found last, eq. (inverseVariance)."""
+    rounds, centres = scenario(name, centred=centred)
+    evidence = evidence_of(rounds, centres)
+    method = cs.IVAR("vb", estimate="gls", tolerance=0.0, max_iterations=5)
+    beliefs = method.infer(evidence)
+    same = cs.IVAR("vb", tolerance=0.0, max_iterations=5).infer(evidence)
+    assert_allclose(beliefs.noise, same.noise)
+    variance = naive.ivar_vb(rounds, centres, 5).noise
+    for updates, found in zip(rounds, consensuses(beliefs, rounds), strict=True):
+        phi = np.diag([variance[party] for party in updates])
+        assert_allclose(found, naive.icov_truth(updates, phi), rtol=1e-8)
+        expected = 1 / np.sum(1 / np.diag(phi))
+        assert_allclose(beliefs.variance[evidence.find(updates)], expected, rtol=1e-8)
+    for mine, theirs in zip(beliefs.weights, same.weights, strict=True):
+        assert_allclose(mine.sum(), 1.0, rtol=1e-12)
+        assert theirs.sum() < 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inference": "map"}, {"estimate": "mode"}, {"prior_variance": 0.0},
+        {"prior_variance": -1.0}, {"prior_variance": float("inf")},
+        {"inference": "mle", "prior_variance": 1.0},
+        {"inference": "mle", "estimate": "posterior-mean"},
+    ],
+)  # fmt: skip
+def test_unknown_choices_are_refused(wrong):
+    with pytest.raises(cs.ConsilienceError):
+        cs.IVAR(**wrong)
+
+
+def test_a_run_away_needs_no_equal_vectors_where_coordinates_are_few():
+    """A variance below a twentieth of the true one: often with 10 coordinates, not with 100
+    (docs/theory.md)."""
+    own, found = np.linspace(0.5, 2.0, 5) ** 2, {}
+    for size in (10, 100):
+        random = np.random.default_rng(0)
+        draws = [draw(np.zeros((5, 0)), own, 1.0, size, random)[1] for _ in range(50)]
+        noises = [cs.IVAR("vb").infer(cs.Evidence.of(X)).noise for X in draws]
+        found[size] = sum((noise**2 / own).min() < 0.05 for noise in noises)
+    assert found[10] > 5
+    assert found[100] == 0
+
+
 def test_rounds_that_list_their_parties_in_different_orders():
     """A sequence keeps its order, names are sorted: 10 follows 9 in one, precedes 2 in another."""
     random = np.random.default_rng(0)

@@ -65,6 +65,33 @@ def test_a_climb_ends_before_a_plain_step_that_fails(failure):
     assert list(found.objective) == sorted(found.objective)
 
 
+def test_a_climb_ends_before_a_plain_step_that_falls():
+    """In exact arithmetic there is none: what lowers the objective is rounding at large."""
+
+    def step(state):
+        taken = towards(GOAL, state)
+        fallen = taken.objective - 100 * float(state[0] > 0.9)
+        return Step(taken.state, fallen, taken.watched)
+
+    for depth in (0, 6):
+        found = climb(step, np.zeros(2), **HOW, depth=depth)
+        assert not found.converged
+        assert list(found.objective) == sorted(found.objective)
+        assert found.last.state[0] <= 0.9
+
+
+def test_a_fall_within_rounding_does_not_end_a_climb():
+    """Near the top all differences are rounding."""
+    count = iter(range(1000))
+
+    def step(state):
+        taken = towards(GOAL, state)
+        jitter = 1e-9 * (-1) ** next(count)
+        return Step(taken.state, 1e3 + jitter + 1e-12 * taken.objective, taken.watched)
+
+    assert climb(step, np.zeros(2), **HOW, depth=0).converged
+
+
 def test_overflow_is_a_failed_step():
     def step(state):
         if state[0] > 0.9:

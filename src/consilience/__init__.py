@@ -27,6 +27,7 @@ from consilience.estimators.average import (
 )
 from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
+from consilience.estimators.icov_mle import Kernel
 from consilience.estimators.ivar import IVAR
 from consilience.estimators.medians import GeometricMedian
 from consilience.estimators.pairwise import Pairwise
@@ -49,6 +50,7 @@ __all__ = [
     "GeometricMedian",
     "GivenCovariance",
     "Inference",
+    "Kernel",
     "Krum",
     "Mean",
     "Memory",

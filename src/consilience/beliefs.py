@@ -51,8 +51,9 @@ class Beliefs:
     """How far each party can be trusted, in the order of ``evidence.parties``.
 
     ``weights`` has one vector per block of the evidence, over the block's parties; what it lacks to
-    one is the weight of the centre. The noise of a party is the standard deviation, per coordinate,
-    of its update about the truth (for methods with no model: about the consensus).
+    one is the weight of the centre, which only a posterior mean gives any. The noise of a party is
+    the standard deviation, per coordinate, of its update about the truth (for methods with no
+    model: about the consensus).
     """
 
     evidence: Evidence
@@ -60,7 +61,7 @@ class Beliefs:
     noise: Vector  # (J,)
     covariance: Matrix | None = None  # Φ, (J, J), where the method has one
     latent: Latent | None = None  # the parameters behind Φ
-    variance: Vector | None = None  # λ of each block: posterior variance of the truth, VB only
+    variance: Vector | None = None  # of each block's consensus about the truth, VB only
     iterations: int = 0
     converged: bool = True
     objective: tuple[float, ...] = field(default=(), repr=False)

@@ -37,7 +37,7 @@ class Consensus:
     noise: dict[str, float]  # standard deviation per coordinate; NaN where unknown
     covariance: Matrix | None  # (J, J), in the order of parties
     rejected: dict[str, str]  # party -> reason
-    variance: float | None  # λ: posterior variance per coordinate of the value, VB only
+    variance: float | None  # of the value about the truth, per coordinate: VB only
     beliefs: Beliefs | None = field(repr=False)  # None for coordinate-wise rules
     diagnostics: dict[str, Any] = field(repr=False)
 

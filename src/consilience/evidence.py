@@ -49,6 +49,8 @@ _SPAN = 4096
 _SMALL_PRODUCT = 500_000
 _TILE = 32
 _BATCH = 1 << 20
+# Of a squared distance.
+_ROUNDING = 1e-15
 # Updates whose squares are this many times their squared distances have to be centred.
 _NEAR = 100.0
 # A reference this many times farther from its peers than another party is not a good one.
@@ -67,10 +69,46 @@ class Block:
     def gram(self) -> Matrix:
         """Inner products about the party closest to its peers, (J+1, J+1): precise however far the
         centre or a wild party is."""
-        closest = int(np.argmin(np.median(self.distances[:-1, :-1], axis=1)))
+        closest = int(np.argmin(self.typical_distances))
         from_there = self.distances[closest]
-        products: Matrix = 0.5 * (from_there[:, None] + from_there - self.distances)
-        return products
+        return _possible(0.5 * (from_there[:, None] + from_there - self.distances), from_there)
+
+    @cached_property
+    def coordinates(self) -> Matrix:
+        """The points themselves but for a rotation, (J+1, at most J): their inner products are
+        the gram. Differences of points lose fewer digits than differences of inner products."""
+        lengths = np.sqrt(np.diag(self.gram))
+        away = lengths > 0  # the others are at the origin
+        unit = lengths[away]
+        values, vectors = np.linalg.eigh(self.gram[np.ix_(away, away)] / np.outer(unit, unit))
+        points = np.zeros((lengths.size, unit.size))
+        points[away] = unit[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
+        return points
+
+    @cached_property
+    def typical_distances(self) -> Vector:
+        """Each party's median squared distance from its peers, (J,). Of two middle ones the lesser:
+        less than half of the parties cannot make an honest party's large."""
+        peers = np.sort(self.distances[:-1, :-1], axis=1)[:, 1:]  # column 0 is the party itself
+        if peers.shape[1] == 0:
+            return np.zeros(1)
+        typical: Vector = peers[:, (peers.shape[1] - 1) // 2]
+        return typical
+
+    @property
+    def typical(self) -> float:
+        """The median of these, or where that is zero the least positive distance; zero if all
+        parties are equal. A scale that less than half of the parties cannot set."""
+        ordered = np.sort(self.typical_distances)
+        middle = float(ordered[(ordered.size - 1) // 2])
+        return middle if middle > 0 or np.isinf(self.smallest) else self.smallest
+
+    @property
+    def central_weights(self) -> Vector:
+        """Weights of a point amid most parties, one over the typical distance: where to start."""
+        pull = 1.0 / np.maximum(self.typical_distances, 1e-12 * self.typical or 1.0)
+        weights: Vector = pull / pull.sum()
+        return weights
 
     @property
     def smallest(self) -> float:
@@ -86,6 +124,11 @@ class Block:
         """
         pulled = self.gram @ weights
         return np.diag(self.gram) - 2 * pulled + weights @ pulled
+
+    def moved(self, change: Vector) -> float:
+        """Return how far the weighted mean moves per coordinate (root mean square) where the
+        parties' weights change so."""
+        return float(np.sqrt(max(float(change @ self.gram[:-1, :-1] @ change), 0.0)))
 
     def discounted(self, factor: float) -> Block:
         """Return the same distances, believed less."""
@@ -176,11 +219,26 @@ def residuals(distances: Matrix, weights: Vector) -> Vector:
     return pulled - 0.5 * (weights @ pulled)
 
 
-def residual_products(distances: Matrix, weights: Vector) -> Matrix:
-    """Return the inner products per coordinate of the residuals from the weighted mean."""
-    r = residuals(distances, weights)
-    products: Matrix = 0.5 * (r[:, None] + r - distances)
-    return products
+def residual_products(gram: Matrix, weights: Vector) -> Matrix:
+    """Return the inner products per coordinate of the residuals from the weighted mean (weights
+    sum to one), from inner products about any one point."""
+    pulled = gram @ weights
+    products = gram - pulled[:, None] - pulled + weights @ pulled
+    return _possible(products, np.diag(products))
+
+
+def _possible(products: Matrix, squares: Vector) -> Matrix:
+    """Return inner products no larger than the lengths allow.
+
+    A party 10¹⁵ times farther away than the others has a direction that rounding hides: what is
+    then left of an inner product can exceed the product of the lengths by as much again.
+    """
+    lengths = np.sqrt(np.maximum(squares, 0.0))
+    most = np.outer(lengths, lengths)
+    rounding = _ROUNDING * np.maximum.outer(squares, squares)
+    bounded: Matrix = np.where(rounding < most, np.clip(products, -most, most), 0.0)
+    np.fill_diagonal(bounded, lengths**2)
+    return bounded
 
 
 def pooled_products(evidence: Evidence, weights: Iterable[Vector]) -> Matrix:
@@ -193,7 +251,7 @@ def pooled_products(evidence: Evidence, weights: Iterable[Vector]) -> Matrix:
     total, count = np.zeros((size, size)), np.zeros((size, size))
     for block, members, w in zip(evidence.blocks, evidence.members, weights, strict=True):
         at = np.ix_(members, members)
-        total[at] += block.count * residual_products(block.distances, w)[:-1, :-1]
+        total[at] += block.count * residual_products(block.gram, w)[:-1, :-1]
         count[at] += block.count
     products: Matrix = total / np.maximum(count, 1e-300)
     return products

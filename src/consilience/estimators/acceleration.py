@@ -2,8 +2,9 @@
 
 Block coordinate ascent can creep along ridges of its objective. Anderson's acceleration looks at
 the last few steps and extrapolates to where their differences would vanish; whenever that lowers
-the objective, or leads where there are no numbers, the plain step is taken instead, so the
-objective still never falls. Where the plain step fails too, the climb ends before it.
+the objective, or leads where there are no numbers, the plain step is taken instead. In exact
+arithmetic no plain step lowers the objective; where one does by more than rounding, or cannot be
+taken, the numbers are exhausted and the climb ends before it. So the objective never falls.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import numpy as np
 from consilience.evidence import Vector
 
 State = TypeVar("State")
+
+# Of the objective: a sum of thousands of logarithms of either sign.
+ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
@@ -57,20 +61,17 @@ def climb(
     start = state  # where the last step accepted set out
     for _ in range(max_iterations):
         taken = _attempt(step, state)
-        if taken is None:
-            if safe is None:
+        if safe is None:
+            if taken is None:
                 raise np.linalg.LinAlgError("the numbers are too far apart to compute with")
+        elif taken is None or _falls(taken.objective, objective[-1], plain=state is safe.state):
             if state is safe.state:
                 return Climb(replace(safe, state=start), tuple(objective), False)
-            state, history = safe.state, []
+            state, history = safe.state, []  # the extrapolation failed
             continue
-        if safe is not None:
-            if not taken.objective >= objective[-1] and state is not safe.state:
-                state, history = safe.state, []  # the extrapolation failed
-                continue
-            if np.abs(taken.watched - safe.watched).max() <= tolerance:
-                objective.append(taken.objective)
-                return Climb(taken, tuple(objective), True)
+        elif np.abs(taken.watched - safe.watched).max() <= tolerance:
+            objective.append(taken.objective)
+            return Climb(taken, tuple(objective), True)
         objective.append(taken.objective)
         safe, start = taken, state
         if depth == 0:
@@ -81,6 +82,11 @@ def climb(
         state = unpack(_extrapolate(history), taken.state) if len(history) > 1 else taken.state
     assert safe is not None
     return Climb(safe, tuple(objective), False)
+
+
+def _falls(after: float, before: float, *, plain: bool) -> bool:
+    """Tell whether a step lowers the objective; a plain one by more than rounding."""
+    return not after >= before - (ROUNDING * max(abs(after), abs(before)) if plain else 0.0)
 
 
 def _attempt(step: Callable[[State], Step[State]], state: State) -> Step[State] | None:

@@ -7,7 +7,7 @@ a weighted mean with known weights (eqs. ind_mle, fedavg, icov:1, overlap).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,18 +58,57 @@ class GivenCovariance:
             raise ConsilienceError(f"no covariance was given for party {unknown[0]}")
         order = [position[party] for party in evidence.parties]
         covariance = known[np.ix_(order, order)]
-        weights = tuple(gls_weights(covariance[np.ix_(m, m)]) for m in evidence.members)
+        try:
+            weights = tuple(gls_weights(covariance[np.ix_(m, m)]) for m in evidence.members)
+        except np.linalg.LinAlgError:
+            raise ConsilienceError("the covariance is singular: no unique weights follow") from None
         return Beliefs(evidence, weights, np.sqrt(np.diag(covariance)), covariance)
 
 
 def gls_weights(covariance: Matrix) -> Vector:
     """Return Φ⁻¹1 / 1ᵀΦ⁻¹1: the weights of the truth given the covariance, eq. (icov:1)."""
-    try:
-        weights = np.linalg.solve(covariance, np.ones(len(covariance)))
-    except np.linalg.LinAlgError:
-        raise ConsilienceError("the covariance is singular: no unique weights follow") from None
+    # In units of each party's own deviation, so that no party's unit costs another's digits.
+    variances = np.diag(covariance)
+    if not (variances > 0).all():
+        raise np.linalg.LinAlgError("a party without noise")
+    scale = np.sqrt(variances)
+    weights = np.linalg.solve(covariance / np.outer(scale, scale), 1.0 / scale) / scale
     shares: Vector = weights / weights.sum()
     return shares
+
+
+def latent_gls(factors: Matrix, own: Vector) -> tuple[Vector, float]:
+    """Return the weights of eq. (icov:1) for Φ = VVᵀ + diag(σ²), and 1/1ᵀΦ⁻¹1: the variance of
+    their mean about the truth.
+
+    By least squares in y and u, which is the same and never forms Φ: near copies, σ_j² next to
+    nothing, make Φ singular to working precision.
+    """
+    size, rank = factors.shape
+    scale = np.sqrt(own)
+    rows = np.zeros((size + rank, rank + 1))
+    rows[:size, :rank], rows[:size, rank] = factors / scale[:, None], 1.0 / scale
+    rows[size:, :rank] = np.eye(rank)
+    order = np.argsort(-np.abs(rows).max(axis=1), kind="stable")  # precise for rows of any length
+    turned, triangle = np.linalg.qr(rows[order])
+    last = np.empty(size + rank)
+    last[order] = turned[:, rank]
+    weights = last[:size] / scale
+    shares: Vector = weights / weights.sum()
+    return shares, float(triangle[rank, rank]) ** -2
+
+
+def least_squares(beliefs: Beliefs) -> Beliefs:
+    """Return beliefs whose consensus is the generalised least squares estimate with the inferred
+    covariance, line 2 of Algorithm 2, in the place of the posterior mean."""
+    latent = beliefs.latent
+    assert latent is not None
+    found = [latent_gls(latent.factors[m], latent.own[m]) for m in beliefs.evidence.members]
+    return replace(
+        beliefs,
+        weights=tuple(weights for weights, _ in found),
+        variance=np.array([variance for _, variance in found]),
+    )
 
 
 def overlap_covariance(overlaps: npt.ArrayLike, variance: float = 1.0) -> Matrix:

@@ -6,6 +6,7 @@ likelihood); this module chooses between them, and chooses the rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +16,8 @@ from consilience.beliefs import NOTHING, Beliefs, Given, Known
 from consilience.errors import ConsilienceError
 from consilience.estimators import icov_mle, icov_vb
 from consilience.estimators.degenerate import infer_from_meetings
-from consilience.estimators.ivar import IVAR
+from consilience.estimators.icov_mle import Kernel, kernel_of
+from consilience.estimators.ivar import IVAR, Estimate, check_posterior
 from consilience.evidence import Evidence, Matrix, Vector
 
 
@@ -29,15 +31,24 @@ class ICOV:
     that of variational Bayes: ``"factorized"`` as in the paper, or ``"joint"`` in the truth and the
     hidden directions, which is exact and calibrated if every update holds the truth, and misled
     where some do not.
-    ``kernel``, ``optimizer``, ``rate`` and ``seed`` are for maximum likelihood. ``epsilon`` is the
-    least variance, as a fraction of half the least positive squared distance between two parties.
+    ``estimate`` is what variational Bayes returns: ``"gls"``, line 2 of Algorithm 2 with weights
+    that sum to one, or ``"posterior-mean"``, which the prior draws to the centre; None is what the
+    paper returns, ``"gls"``. ``prior_variance`` fixes σ_y² (variational Bayes only); None learns
+    it.
+
+    ``kernel``, ``optimizer``, ``rate`` and ``seed`` are for maximum likelihood. A kernel is a name,
+    a function from V, (J, D), to the (J, J) matrix of a Mercer kernel, or a `Kernel` that knows its
+    gradient too. ``"sgd"`` climbs one block of evidence at a time, and all rounds with the same
+    parties are one block: with full participation its steps are those of gradient ascent, with
+    nothing stochastic about them. ``epsilon`` is the least variance, as a fraction of half the
+    least positive squared distance between two parties.
     """
 
     inference: Literal["mle", "vb"] = "vb"
     rank: int | Literal["auto"] = "auto"
     noise: Literal["per-party", "shared"] = "per-party"
     posterior: Literal["joint", "factorized"] = "factorized"
-    kernel: Literal["linear", "rbf"] = "linear"
+    kernel: Literal["linear", "rbf"] | Kernel | Callable[[Matrix], Matrix] = "linear"
     optimizer: Literal["quasi-newton", "sgd"] = "quasi-newton"
     epsilon: float = 1e-6
     tolerance: float = 1e-6
@@ -45,6 +56,8 @@ class ICOV:
     rate: float = 0.05
     seed: int = 0
     accelerate: bool = True
+    estimate: Estimate | None = None
+    prior_variance: float | None = None
 
     remembers = True
     follows = False
@@ -54,7 +67,6 @@ class ICOV:
             "inference": ("mle", "vb"),
             "noise": ("per-party", "shared"),
             "posterior": ("joint", "factorized"),
-            "kernel": ("linear", "rbf"),
             "optimizer": ("quasi-newton", "sgd"),
         }
         for name, allowed in choices.items():
@@ -64,6 +76,8 @@ class ICOV:
                 )
         if self.rank != "auto" and not (isinstance(self.rank, int) and self.rank >= 0):
             raise ConsilienceError(f"rank is 'auto' or a number from 0 up; found {self.rank!r}")
+        kernel_of(self.kernel)
+        check_posterior(self.inference, self.estimate, self.prior_variance)
         if self.kernel != "linear" and self.inference == "vb":
             raise ConsilienceError(
                 "variational Bayes has a linear kernel only; use inference='mle'"
@@ -104,14 +118,20 @@ class ICOV:
         fit = self._maximum_likelihood if self.inference == "mle" else self._variational
         try:
             return fit(evidence, rank, start)
-        except (np.linalg.LinAlgError, ConsilienceError):
+        except np.linalg.LinAlgError:
             if rank == 0:
                 raise
             return self._fit(evidence, rank - 1, start)
 
     def _variational(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
         if rank == 0 and self.noise == "per-party":
-            return IVAR("vb", epsilon=self.epsilon).infer(evidence, Given(known=start))
+            independent = IVAR(
+                "vb",
+                epsilon=self.epsilon,
+                prior_variance=self.prior_variance,
+                estimate=self.estimate or "gls",
+            )
+            return independent.infer(evidence, Given(known=start))
         model = icov_vb.Model(
             rank,
             shared=self.noise == "shared",
@@ -120,6 +140,8 @@ class ICOV:
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
             accelerate=self.accelerate,
+            least_squares=self.estimate != "posterior-mean",
+            prior=self.prior_variance,
         )
         known = _known(evidence, rank, start)
         if known is None:
@@ -130,12 +152,14 @@ class ICOV:
         return icov_vb.infer_vb(evidence, model, warm)
 
     def _maximum_likelihood(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
-        likelihood = icov_mle.Likelihood(
-            evidence, icov_mle.KERNELS[self.kernel], rank, shared=self.noise == "shared"
-        )
-        guess = icov_mle.closed_form(evidence, rank)
+        shared = self.noise == "shared"
+        likelihood = icov_mle.Likelihood(evidence, kernel_of(self.kernel), rank, shared=shared)
+        guess = icov_mle.closed_form(evidence, rank) if shared else _amid(evidence, rank)
         # A smaller one would make Φ singular in the numbers at hand.
-        floor = max(self.epsilon * evidence.smallest, 1e-13 * float((guess.V**2).sum()))
+        squares = (guess.V**2).sum(axis=1)
+        floor = np.maximum(
+            self.epsilon * evidence.smallest, 1e-13 * (squares.sum() if shared else squares)
+        ) * np.ones(len(squares))
         known = _known(evidence, rank, start) if self.kernel == "linear" else None
         if known is not None:
             guess = icov_mle.Parameters(known[0], 1.0, known[1])
@@ -164,6 +188,14 @@ class ICOV:
                 max_iterations=self.max_iterations,
             )
         return icov_mle.beliefs_of(likelihood, *found)
+
+
+def _amid(evidence: Evidence, rank: int) -> icov_mle.Parameters:
+    """Return where to start with noise of each party's own: amid most parties. The closed form for
+    shared noise is about the plain mean, which one party can put anywhere."""
+    model = icov_vb.Model(rank, False, False, floor=0.0, tolerance=0.0, max_iterations=1)
+    guess = icov_vb.first_guess(evidence, model)
+    return icov_mle.Parameters(guess.mean, 1.0, guess.own)
 
 
 def _score(beliefs: Beliefs, rank: int) -> float:

@@ -4,10 +4,13 @@ It alternates ŷ = XΦ⁻¹1 / 1ᵀΦ⁻¹1 (eq. icov:1) with Φ̂ = (X − ŷ1�
 rounds averaging each pair over the rounds it met in (the remark).
 
 As it stands the iteration goes nowhere. Φ̂ is singular along the weights w that made ŷ, since
-(X − ŷ1ᵀ)w = ŷ − ŷ = 0; so Φ̂⁻¹ is infinite along w, the next weights are w again, and *every*
-start is a fixed point. What makes Φ̂ regular therefore decides the answer. Here it is an inverse
-Wishart prior centred on T, the parties' own residual variances about the plain mean, with a share
-ρ of the say:
+(X − ŷ1ᵀ)w = ŷ − ŷ = 0, so Φ̂⁻¹ does not exist. Take a ridge that vanishes: with full participation
+and K ≥ J − 1 coordinates w is the only such direction, the next weights are w again, and *every*
+start is a fixed point. With fewer coordinates there are other such directions and the weights
+move, but only among those with Xw = ŷ. What makes Φ̂ regular therefore decides the answer. Here it
+is an inverse Wishart prior centred on T, the parties' own residual variances about a point amid
+most parties (`Block.central_weights`; about the plain mean one party could set them all), with a
+share ρ of the say:
 
     Φ = (1 − ρ) Φ̂ + ρ T.
 
@@ -15,8 +18,8 @@ Both steps maximise −log|Φ| − tr(Φ⁻¹[(1 − ρ)Φ̂(y) + ρT]), so it n
 full participation Φw = ρTw ∝ 1: the weights are those of T, one over the residual variance, and Φ
 adds the correlations that go with them. With partial participation the sets of weights differ, Φ̂ is
 no longer singular along each of them, and what was learned in one round weighs in another; averages
-over pairs need not be positive definite, so eigenvalues below the prior's least are raised to it,
-and the objective may then dip.
+over pairs need not be positive definite, so in units of T eigenvalues below the prior's, ρ, are
+raised to it, and the objective may then dip.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.beliefs import NOTHING, Beliefs, Given, uniform, with_centre
+from consilience.beliefs import NOTHING, Beliefs, Given, with_centre
 from consilience.estimators.average import gls_weights
 from consilience.estimators.degenerate import infer_from_meetings
+from consilience.estimators.positive import inverse
 from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
 
 
@@ -47,7 +51,7 @@ class FullCovariance:
         return infer_from_meetings(evidence, self._iterate)
 
     def _iterate(self, evidence: Evidence) -> Beliefs:
-        weights = [uniform(members.size) for members in evidence.members]
+        weights = [block.central_weights for block in evidence.blocks]
         spread = np.diag(pooled_products(evidence, [with_centre(w) for w in weights]))
         prior = np.diag(np.maximum(spread, 1e-6 * evidence.smallest))
         phi = prior
@@ -75,11 +79,11 @@ class FullCovariance:
         """Return Φ given the truth: eq. (phi) with its remark, and the prior."""
         sample = pooled_products(evidence, [with_centre(w) for w in weights])
         phi: Matrix = (1 - self.shrinkage) * sample + self.shrinkage * prior
-        least = self.shrinkage * np.diag(prior).min()
-        values, vectors = np.linalg.eigh(phi)
-        if values[0] >= least * (1 - 1e-9):
+        unit = np.sqrt(np.outer(np.diag(prior), np.diag(prior)))
+        values, vectors = np.linalg.eigh(phi / unit)
+        if values[0] >= self.shrinkage * (1 - 1e-9):
             return phi
-        raised: Matrix = (vectors * np.maximum(values, least)) @ vectors.T
+        raised: Matrix = (vectors * np.maximum(values, self.shrinkage)) @ vectors.T * unit
         return raised
 
     def _objective(
@@ -88,9 +92,9 @@ class FullCovariance:
         total = 0.0
         for block, m, w in zip(evidence.blocks, evidence.members, weights, strict=True):
             at = np.ix_(m, m)
-            sample = residual_products(block.distances[:-1, :-1], w)
+            sample = residual_products(block.gram[:-1, :-1], w)
             target = (1 - self.shrinkage) * sample + self.shrinkage * prior[at]
-            inverse = np.linalg.inv(phi[at])
-            fit = -np.linalg.slogdet(phi[at])[1] - float((inverse * target).sum())
+            inverted, log_determinant = inverse(phi[at])
+            fit = float(log_determinant) - float((inverted * target).sum())
             total += 0.5 * block.count * fit
         return total

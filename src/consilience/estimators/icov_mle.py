@@ -30,18 +30,52 @@ from typing import Any
 import numpy as np
 
 from consilience.beliefs import Beliefs, Latent, uniform, with_centre
+from consilience.errors import ConsilienceError
 from consilience.estimators.average import gls_weights
 from consilience.estimators.ivar import LOG_2PI, typical_noise
+from consilience.estimators.positive import inverse
 from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
+
+# A log-likelihood per coordinate that rises by less than this per unit of any parameter is flat.
+FLAT = 1e-4
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Mercer kernel k(V), and the gradient of a function of k(V), given dE/dk, with respect
-    to V."""
+    """A Mercer kernel: a function from V, (J, D), to k(V), (J, J), and its gradient.
+
+    ``backward`` takes V, k(V) and dE/dk and returns dE/dV, for any function E of k(V). Without it
+    the slopes are found by differences, at 2JD evaluations of the kernel each.
+    """
 
     value: Callable[[Matrix], Matrix]
-    backward: Callable[[Matrix, Matrix, Matrix], Matrix]  # V, k(V), dE/dk -> dE/dV
+    backward: Callable[[Matrix, Matrix, Matrix], Matrix] | None = None
+
+    def of(self, V: Matrix) -> Matrix:
+        """Return k(V), or refuse what is no Mercer kernel."""
+        k = np.array(self.value(V), float)  # a copy: the caller adds to it
+        size = len(V)
+        if k.shape != (size, size):
+            raise ConsilienceError(
+                f"the kernel returned shape {k.shape} for {size} parties, expected {(size, size)}"
+            )
+        if not np.isfinite(k).all():
+            if not np.isfinite(V).all():
+                raise np.linalg.LinAlgError("the search left the numbers")
+            raise ConsilienceError("the kernel returned NaN or infinity; expected finite numbers")
+        return k
+
+    def slope(self, V: Matrix, k: Matrix, outer: Matrix) -> Matrix:
+        """Return dE/dV, given dE/dk."""
+        if self.backward is not None:
+            return self.backward(V, k, outer)
+        slopes = np.empty_like(V)
+        for at in np.ndindex(*V.shape):
+            step = np.zeros_like(V)
+            step[at] = 6e-6 * (1.0 + abs(V[at]))  # about the cube root of the rounding error
+            rise = outer * (self.of(V + step) - self.of(V - step))
+            slopes[at] = rise.sum() / (2 * step[at])
+        return slopes
 
 
 def _rbf(V: Matrix) -> Matrix:
@@ -62,6 +96,25 @@ KERNELS = {
 }
 
 
+def kernel_of(chosen: Any) -> Kernel:
+    """Return the kernel of a name, of a function or of itself; refuse what is no Mercer kernel."""
+    if isinstance(chosen, str) and chosen in KERNELS:
+        return KERNELS[chosen]
+    kernel = chosen if isinstance(chosen, Kernel) else Kernel(chosen)
+    if not callable(kernel.value):
+        raise ConsilienceError(
+            f"kernel is one of {', '.join(KERNELS)}, a function of V or a Kernel; found {chosen!r}"
+        )
+    V = np.random.default_rng(0).standard_normal((5, 2))
+    k = kernel.of(V)
+    least = np.linalg.eigvalsh(0.5 * (k + k.T))[0]
+    if not np.allclose(k, k.T) or least < -1e-8 * np.abs(k).max():
+        raise ConsilienceError(
+            "the kernel is no Mercer kernel: its matrix is not symmetric and positive semi-definite"
+        )
+    return kernel
+
+
 @dataclass(frozen=True, eq=False)
 class Parameters:
     """V, σ_u² and σ² (one per party; all equal where the noise is shared)."""
@@ -72,7 +125,7 @@ class Parameters:
 
     def covariance(self, kernel: Kernel) -> Matrix:
         """Return Φ."""
-        phi: Matrix = self.task_scale * kernel.value(self.V)
+        phi: Matrix = self.task_scale * kernel.of(self.V)
         phi[np.diag_indices_from(phi)] += self.own
         return phi
 
@@ -85,15 +138,15 @@ def gradients(
     ``products`` holds the mean of δδᵀ over coordinates for the y at hand. Since y maximises the
     likelihood given Φ, these are also the gradients with y profiled out.
     """
-    k = kernel.value(parameters.V)
+    k = kernel.of(parameters.V)
     phi = parameters.task_scale * k
     phi[np.diag_indices_from(phi)] += parameters.own
-    inverse = np.linalg.inv(phi)
-    value = -np.linalg.slogdet(phi)[1] - float((inverse * products).sum())
-    G = inverse @ products @ inverse - inverse
+    inverted, log_determinant = inverse(phi)
+    value = float(log_determinant) - float((inverted * products).sum())
+    G = inverted @ products @ inverted - inverted
     outer = parameters.task_scale * G
-    to_features = kernel.backward(parameters.V, k, outer)
-    return float(value), to_features, float((G * k).sum()), np.diag(G).copy()
+    to_features = kernel.slope(parameters.V, k, outer)
+    return value, to_features, float((G * k).sum()), np.diag(G).copy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +177,8 @@ class Likelihood:
         """Return one block's log-likelihood per coordinate and its gradient."""
         parameters, members = self.unpack(vector), self.evidence.members[b]
         part = Parameters(parameters.V[members], parameters.task_scale, parameters.own[members])
-        distances = self.evidence.blocks[b].distances[:-1, :-1]
-        products = residual_products(distances, gls_weights(part.covariance(self.kernel)))
+        gram = self.evidence.blocks[b].gram[:-1, :-1]
+        products = residual_products(gram, gls_weights(part.covariance(self.kernel)))
         value, to_features, to_scale, to_own = gradients(part, self.kernel, products)
         V = np.zeros_like(parameters.V)
         V[members] = to_features
@@ -145,16 +198,18 @@ class Likelihood:
 
 
 def quasi_newton(
-    likelihood: Likelihood, start: Vector, *, floor: float, tolerance: float, max_iterations: int
+    likelihood: Likelihood, start: Vector, *, floor: Vector, tolerance: float, max_iterations: int
 ) -> tuple[Vector, list[float], bool]:
-    """Climb by L-BFGS; the likelihood never falls from iteration to iteration."""
+    """Climb by L-BFGS; the likelihood never falls from iteration to iteration. ``floor`` is the
+    least variance of each party."""
     from scipy.optimize import minimize  # here, since it takes longer to import than all the rest
 
     features = len(likelihood.evidence.parties) * likelihood.rank
     # Far above what the parties differ by a variance explains nothing, and a wild step overflows.
-    ends = np.log([floor, 1e6 * typical_noise(likelihood.evidence)])
-    start = np.append(start[:features], np.clip(start[features:], *ends))
-    bounds: list[Any] = [(None, None)] * features + [tuple(ends)] * (start.size - features)
+    least = np.log(np.append(floor.min(), floor[: start.size - features - 1]))
+    most = np.maximum(np.log(1e6 * typical_noise(likelihood.evidence)), least)
+    start = np.append(start[:features], np.clip(start[features:], least, most))
+    bounds: list[Any] = [(None, None)] * features + list(zip(least, most, strict=True))
     if likelihood.kernel is KERNELS["linear"]:
         bounds[features] = (start[features], start[features])  # σ_u² is redundant: V carries it
     objective = [likelihood.total(start)[0]]
@@ -180,22 +235,30 @@ def quasi_newton(
 
 
 def stochastic_gradient(
-    likelihood: Likelihood, start: Vector, *, floor: float, rate: float, steps: int, seed: int
+    likelihood: Likelihood, start: Vector, *, floor: Vector, rate: float, steps: int, seed: int
 ) -> tuple[Vector, list[float], bool]:
     """Climb as the paper does: a step up eq. (sgd) for one round at a time, drawn by its size.
 
-    In log σ², so that it stays positive, and with a rate that falls as 1/(1 + t/100).
+    In log σ², so that it stays positive, and with a rate that falls as 1/(1 + t/100). Rounds with
+    the same parties are one block of the evidence and one step; with full participation that is
+    all of it, and this is plain gradient ascent. It has converged where the log-likelihood per
+    coordinate of all rounds is flat: no slope above `FLAT`.
     """
     random = np.random.default_rng(seed)
     counts = np.array([block.count for block in likelihood.evidence.blocks])
     vector, objective = start.copy(), [likelihood.total(start)[0]]
     features = len(likelihood.evidence.parties) * likelihood.rank
+    least = np.log(floor[: start.size - features - 1])
     drawn = random.choice(counts.size, size=steps, p=counts / counts.sum())
     for t, b in enumerate(drawn):
         vector += rate / (1 + t / 100) * likelihood.block(vector, int(b))[1]
-        vector[features + 1 :] = np.maximum(vector[features + 1 :], np.log(floor))
-        objective.append(likelihood.total(vector)[0])
-    return vector, objective, True
+        vector[features + 1 :] = np.maximum(vector[features + 1 :], least)
+        value, slope = likelihood.total(vector)
+        objective.append(value)
+        slope[features + 1 :][(vector[features + 1 :] <= least) & (slope[features + 1 :] < 0)] = 0.0
+        if np.abs(slope).max() <= FLAT * counts.sum():
+            return vector, objective, True
+    return vector, objective, False
 
 
 def closed_form(evidence: Evidence, rank: int) -> Parameters:

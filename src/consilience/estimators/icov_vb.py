@@ -15,7 +15,16 @@ Where this differs from the paper:
 
 - Eq. (latent-vb-error-param2) swaps the covariances of u_i and v_j; here they are in place.
 - Eqs. (latent-vb-truth-mean) and (latent-vb-party-mean) depend on each other and are solved
-  together, not in turns: lines 2 and 3 of Algorithm 2, with the same fixed point.
+  together, not in turns. The fixed points are the same.
+
+What is returned? Algorithm 2 iterates the equations in its line 3 and returns line 2,
+
+    y = 1ᵀΣ⁻¹x / 1ᵀΣ⁻¹1    with Σ = σ_u² V̄V̄ᵀ + diag(σ²):
+
+generalised least squares with the inferred Σ, weights that sum to one. That is ``estimate="gls"``.
+It is not the posterior mean ȳ of the equations, which the prior draws to the centre: where the
+updates are mostly noise ȳ is close to zero, and a gradient step that long goes nowhere. ȳ has the
+least expected error if the truth does come from the prior: ``estimate="posterior-mean"``.
 
 Factorised or joint? What the parties share can be the truth or a common bias, so a posteriori y
 and u are strongly correlated. Factorising denies that, and pays for it: on data drawn from the
@@ -33,15 +42,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from consilience.beliefs import Beliefs, Latent, uniform, with_centre
+from consilience.beliefs import Beliefs, Latent, with_centre
 from consilience.estimators.acceleration import Step, climb
-from consilience.estimators.ivar import IVAR, LOG_2PI, initial_prior, mean_errors, typical_noise
+from consilience.estimators.average import latent_gls
+from consilience.estimators.ivar import IVAR, LOG_2PI, mean_errors
 from consilience.estimators.marginal import Marginal
+from consilience.estimators.positive import Cube, inverse
 from consilience.evidence import Block, Evidence, Matrix, Positions, Vector, pooled_products
-
-Cube = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +60,11 @@ class Model:
     shared: bool  # one σ² for all parties
     joint: bool  # q(y, u), or the paper's q(y) q(u)
     floor: float  # the least any variance may be
-    tolerance: float
+    tolerance: float  # of the consensus, as a fraction of the typical distance between parties
     max_iterations: int
     accelerate: bool = True
+    least_squares: bool = True  # what is returned: line 2 of Algorithm 2, or ȳ
+    prior: float | None = None  # σ_y², where it is not learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +77,18 @@ class Parties:
     prior: float  # σ_y²
     task_scale: float  # σ_u²
     party_scale: float  # σ_v²
+    log_spread: float = 0.0  # Σ_j log|Ψ_j|
 
     @property
-    def second_moment(self) -> Cube:
-        """E[v_j v_jᵀ], (J, D, D)."""
-        moment: Cube = self.spread + self.mean[:, :, None] * self.mean[:, None, :]
-        return moment
+    def factors(self) -> Matrix:
+        """V̄ σ_u: what Σ is made of."""
+        factors: Matrix = self.mean * np.sqrt(self.task_scale)
+        return factors
+
+    @property
+    def moment(self) -> float:
+        """Σ_j E[v_jᵀv_j]."""
+        return float((self.mean**2).sum() + np.trace(self.spread, axis1=1, axis2=2).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,35 +97,37 @@ class Tasks:
 
     weights: Vector  # of ȳ, over the parties and the centre: they sum to one
     covariance: Matrix  # of (y, u), (1+D, 1+D); the paper's λ and Φ_i on its diagonal
-    features: Matrix  # mean over coordinates of ū ūᵀ, (D, D)
-    feature_errors: Matrix  # mean of ū (x_j − ȳ), (D, J)
-    errors: Vector  # mean of (x_j − ȳ)², over the parties and the centre
+    log_determinant: float  # of the covariance
+    residuals: Matrix  # x − ȳ of the parties and the centre, (J+1, C): see Block.coordinates
+    features: Matrix  # ū, (D, C)
 
     @property
     def feature_moment(self) -> Matrix:
         """E[uuᵀ], averaged over coordinates."""
-        return self.features + self.covariance[1:, 1:]
+        moment: Matrix = self.features @ self.features.T + self.covariance[1:, 1:]
+        return moment
+
+    @property
+    def truth_moment(self) -> float:
+        """E[(y − centre)²], averaged over coordinates."""
+        return float(self.residuals[-1] @ self.residuals[-1] + self.covariance[0, 0])
 
 
 def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> Beliefs:
-    """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) until the weights rest."""
-
-    def infer_all_tasks(state: Parties) -> list[Tasks]:
-        return [
-            infer_tasks(block, state, members, joint=model.joint)
-            for block, members in zip(evidence.blocks, evidence.members, strict=True)
-        ]
+    """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) until the consensus rests."""
 
     def step(state: Parties) -> Step[Parties]:
-        tasks = infer_all_tasks(state)
+        tasks = infer_all_tasks(evidence, state, model)
+        watched = [
+            weights @ block.coordinates / np.sqrt(block.typical or evidence.smallest)
+            for block, (weights, _) in zip(
+                evidence.blocks, consensus(evidence, state, tasks, model), strict=True
+            )
+        ]
         state = infer_parties(evidence, tasks, state)
         errors = expected_errors(evidence, tasks, state)
         state = fit_scales(evidence, tasks, state, errors, model)
-        return Step(
-            state,
-            free_energy(evidence, tasks, state, errors),
-            np.concatenate([task.weights for task in tasks]),
-        )
+        return Step(state, free_energy(evidence, tasks, state, errors), np.concatenate(watched))
 
     found = climb(
         step,
@@ -121,22 +139,39 @@ def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> 
         depth=6 if model.accelerate else 0,
     )
     state = found.last.state
-    tasks = infer_all_tasks(state)
-    latent = Latent(
-        state.mean * np.sqrt(state.task_scale), state.own, model.shared, prior_variance=state.prior
-    )
+    ends = consensus(evidence, state, infer_all_tasks(evidence, state, model), model)
+    latent = Latent(state.factors, state.own, model.shared, prior_variance=state.prior)
     covariance = latent.covariance
     return Beliefs(
         evidence,
-        tuple(task.weights[:-1] for task in tasks),
+        tuple(weights[:-1] for weights, _ in ends),
         np.sqrt(np.diag(covariance)),
         covariance,
         latent,
-        variance=np.array([task.covariance[0, 0] for task in tasks]),
+        variance=np.array([variance for _, variance in ends]),
         iterations=len(found.objective),
         converged=found.converged,
         objective=found.objective,
     )
+
+
+def consensus(
+    evidence: Evidence, state: Parties, tasks: list[Tasks], model: Model
+) -> list[tuple[Vector, float]]:
+    """Return each block's weights, of the parties and the centre, and the variance of the consensus
+    about the truth: line 2 of Algorithm 2, or ȳ and λ."""
+    if not model.least_squares:
+        return [(task.weights, float(task.covariance[0, 0])) for task in tasks]
+    found = [latent_gls(state.factors[m], state.own[m]) for m in evidence.members]
+    return [(np.append(weights, 0.0), variance) for weights, variance in found]
+
+
+def infer_all_tasks(evidence: Evidence, state: Parties, model: Model) -> list[Tasks]:
+    """Return q(y, u) for every block."""
+    return [
+        infer_tasks(block, state, members, joint=model.joint)
+        for block, members in zip(evidence.blocks, evidence.members, strict=True)
+    ]
 
 
 def infer_tasks(block: Block, state: Parties, members: Positions, *, joint: bool) -> Tasks:
@@ -156,31 +191,21 @@ def infer_tasks(block: Block, state: Parties, members: Positions, *, joint: bool
     diagonal = np.full(rank + 1, 1.0 / state.task_scale)
     diagonal[0] = 1.0 / state.prior
     joint_precision[np.diag_indices(rank + 1)] += diagonal
-    covariance = inverse(joint_precision)
+    covariance, log_determinant = inverse(joint_precision)
     # The means, as weights over the parties and the centre. The centre's follow from
     # C LᵀP1 = e₀ − C e₀/σ_y², free of the cancellation in one minus a sum of weights.
     maps = np.empty((rank + 1, count + 1))
     maps[:, :-1] = covariance @ scaled.T
     maps[:, -1] = covariance[:, 0] / state.prior
-    weights, contrasts = maps[0], maps[1:]
-    projected = contrasts @ block.gram
+    means = maps @ block.coordinates
     if not joint:
         covariance = np.zeros_like(covariance)
         covariance[0, 0] = 1.0 / joint_precision[0, 0]
-        covariance[1:, 1:] = inverse(joint_precision[1:, 1:])
+        covariance[1:, 1:], log_determinant = inverse(joint_precision[1:, 1:])
+        log_determinant = log_determinant + np.log(covariance[0, 0])
     return Tasks(
-        weights,
-        covariance,
-        projected @ contrasts.T,
-        projected[:, :-1] - (projected @ weights)[:, None],
-        block.residuals(weights),
+        maps[0], covariance, float(log_determinant), block.coordinates - means[0], means[1:]
     )
-
-
-def inverse(matrices: Cube) -> Cube:
-    """Return the inverse of each matrix of a stack."""
-    found: Cube = np.linalg.inv(matrices).astype(np.float64, copy=False)
-    return found
 
 
 def infer_parties(evidence: Evidence, tasks: list[Tasks], state: Parties) -> Parties:
@@ -189,27 +214,33 @@ def infer_parties(evidence: Evidence, tasks: list[Tasks], state: Parties) -> Par
     moments, errors = np.zeros((count, rank, rank)), np.zeros((count, rank))
     for block, members, task in zip(evidence.blocks, evidence.members, tasks, strict=True):
         moments[members] += block.count * task.feature_moment
-        errors[members] += block.count * (task.feature_errors.T - task.covariance[0, 1:])
+        feature_errors = task.residuals[:-1] @ task.features.T  # mean of ū (x_j − ȳ), (J, D)
+        errors[members] += block.count * (feature_errors - task.covariance[0, 1:])
     precision = 1.0 / state.own
-    spread = inverse(np.eye(rank) / state.party_scale + precision[:, None, None] * moments)
+    spread, log_spread = inverse(
+        np.eye(rank) / state.party_scale + precision[:, None, None] * moments
+    )
     mean = (spread @ (precision[:, None] * errors)[:, :, None])[:, :, 0]
-    return replace(state, mean=mean, spread=spread)
+    return replace(state, mean=mean, spread=spread, log_spread=float(log_spread.sum()))
 
 
 def expected_errors(evidence: Evidence, tasks: list[Tasks], state: Parties) -> Vector:
-    """Return the mean of E[(x_j − y − uᵀv_j)²], eq. (latent-vb-error-param2) per party."""
-    moment = state.second_moment.reshape(len(evidence.parties), -1)
-    return mean_errors(
-        evidence,
-        [
-            task.errors[:-1]
-            - 2 * (task.feature_errors.T * state.mean[members]).sum(axis=1)
-            + moment[members] @ task.feature_moment.ravel()
-            + task.covariance[0, 0]
-            + 2 * state.mean[members] @ task.covariance[0, 1:]
-            for members, task in zip(evidence.members, tasks, strict=True)
-        ],
-    )
+    """Return the mean of E[(x_j − y − uᵀv_j)²], eq. (latent-vb-error-param2) per party.
+
+    A sum of squares: that of the mean residual x_j − ȳ − ūᵀv̄_j, what q(y, u) adds and what q(v_j)
+    does. Multiplied out, as in the paper, near copies make it negative by rounding.
+    """
+    found = []
+    for members, task in zip(evidence.members, tasks, strict=True):
+        mean = state.mean[members]
+        residuals = task.residuals[:-1] - mean @ task.features
+        loadings = np.column_stack([np.ones(members.size), mean])
+        found.append(
+            (residuals**2).sum(axis=1)
+            + ((loadings @ task.covariance) * loadings).sum(axis=1)
+            + state.spread[members].reshape(members.size, -1) @ task.feature_moment.ravel()
+        )
+    return mean_errors(evidence, found)
 
 
 def fit_scales(
@@ -222,16 +253,15 @@ def fit_scales(
     truth = features = total = 0.0
     for block, task in zip(evidence.blocks, tasks, strict=True):
         total += block.count
-        truth += block.count * float(task.errors[-1] + task.covariance[0, 0])
+        truth += block.count * task.truth_moment
         features += block.count * float(np.trace(task.feature_moment))
     # With no hidden direction their scales have no meaning and any positive number does.
     task_scale = features / (model.rank * total) if model.rank else 1.0
-    moment = np.trace(state.second_moment, axis1=1, axis2=2).sum()
-    party_scale = float(moment) / state.mean.size if model.rank else 1.0
+    party_scale = state.moment / state.mean.size if model.rank else 1.0
     return replace(
         state,
         own=np.maximum(model.floor, own),
-        prior=max(model.floor, truth / total),
+        prior=model.prior or max(model.floor, truth / total),
         task_scale=task_scale,
         party_scale=party_scale,
     )
@@ -242,18 +272,16 @@ def free_energy(evidence: Evidence, tasks: list[Tasks], state: Parties, errors: 
     count, rank = state.mean.shape
     total = -evidence.counts @ (LOG_2PI + np.log(state.own) + errors / state.own)
     for block, task in zip(evidence.blocks, tasks, strict=True):
-        truth = float(task.errors[-1] + task.covariance[0, 0])
         total += block.count * (
             1 + rank
-            + np.linalg.slogdet(task.covariance)[1]
+            + task.log_determinant
             - np.log(state.prior)
-            - truth / state.prior
+            - task.truth_moment / state.prior
             - rank * np.log(state.task_scale)
             - np.trace(task.feature_moment) / state.task_scale
         )  # fmt: skip
     total += count * rank * (1 - np.log(state.party_scale))
-    total += np.linalg.slogdet(state.spread)[1].sum()
-    total -= np.trace(state.second_moment, axis1=1, axis2=2).sum() / state.party_scale
+    total += state.log_spread - state.moment / state.party_scale
     return float(0.5 * total)
 
 
@@ -268,7 +296,14 @@ def first_guess(evidence: Evidence, model: Model) -> Parties:
     if model.shared:
         left = np.full_like(left, left.mean())
     spread = np.zeros((own.size, model.rank, model.rank))
-    return Parties(mean, spread, np.maximum(model.floor, left), prior, 1.0, float(own.mean()))
+    return Parties(
+        mean,
+        spread,
+        np.maximum(model.floor, left),
+        model.prior or prior,
+        1.0,
+        float(np.median(own)),
+    )
 
 
 def standardised_residuals(
@@ -278,17 +313,20 @@ def standardised_residuals(
     first) and vectors of its residual products in units of σ_j: none exceeds one but by chance if
     parties err independently."""
     if shared:
-        own, prior = (
-            np.full(len(evidence.parties), typical_noise(evidence)),
-            initial_prior(evidence),
-        )
-        weights = [uniform(members.size) for members in evidence.members]
+        weights = [with_centre(block.central_weights) for block in evidence.blocks]
     else:
         independent = IVAR("vb").infer(evidence)
+        weights = [with_centre(w) for w in independent.weights]
+    products = pooled_products(evidence, weights)
+    if shared:
+        own = np.full(len(evidence.parties), np.median(np.diag(products)))
+        distances = [b.residuals(w)[-1] for b, w in zip(evidence.blocks, weights, strict=True)]
+        prior = max(
+            float(np.average(distances, weights=[b.count for b in evidence.blocks])), own[0]
+        )
+    else:
         assert independent.latent is not None
         own, prior = independent.latent.own, independent.latent.prior_variance
-        weights = list(independent.weights)
-    products = pooled_products(evidence, [with_centre(w) for w in weights])
     values, vectors = np.linalg.eigh(products / np.sqrt(np.outer(own, own)))
     return own, prior, values[::-1], vectors[:, ::-1]
 

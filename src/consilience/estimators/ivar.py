@@ -13,6 +13,12 @@ same vector are believed outright.
 (ind-vb-*). The prior acts as one more witness, standing at the centre with noise τ: that is why
 the centre is a point of the evidence like the parties.
 
+What is returned? Algorithm 1 returns the normalised mean of eq. (inverseVariance). Of variational
+Bayes the paper says that it "aggregates using the posterior mean ȳ", which the prior draws to the
+centre: where updates are mostly noise it is close to zero. That has the least expected error if
+the truth comes from the prior. A gradient step wants the direction at its full length:
+``estimate="gls"`` returns eq. (inverseVariance) with the inferred σ_j², weights that sum to one.
+
 With two parties only the sum of the noise levels is observable, and maximum likelihood starts, and
 stays, at equal weights; variational Bayes has the centre as a third witness and tells them apart by
 their distance from it. With three, maximum likelihood converges slowly (its map has slope one).
@@ -27,8 +33,11 @@ import numpy as np
 
 from consilience.beliefs import NOTHING, Beliefs, Given, Known, Latent, uniform
 from consilience.errors import ConsilienceError
+from consilience.estimators.average import least_squares
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.evidence import Evidence, Vector, residuals
+
+Estimate = Literal["gls", "posterior-mean"]
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -39,7 +48,10 @@ class IVAR:
 
     ``epsilon`` is the least σ_j², as a fraction of half the least positive squared distance
     between two parties: Algorithm 1's ε, made independent of units. ``prior_variance`` fixes τ²
-    (variational Bayes only); None learns it, eq. (ind-vb-truth-param). Iteration stops when no
+    (variational Bayes only); None learns it, eq. (ind-vb-truth-param). ``estimate`` is what is
+    returned: ``"gls"``, weights that sum to one, or ``"posterior-mean"`` (variational Bayes only),
+    what the weights lack to one being the centre's; None is what the paper returns, ``"gls"`` for
+    maximum likelihood and ``"posterior-mean"`` for variational Bayes. Iteration stops when no
     log σ_j² moves by more than ``tolerance``.
     """
 
@@ -48,6 +60,7 @@ class IVAR:
     prior_variance: float | None = None
     tolerance: float = 1e-8
     max_iterations: int = 500
+    estimate: Estimate | None = None
 
     remembers = True
     follows = False
@@ -55,13 +68,18 @@ class IVAR:
     def __post_init__(self) -> None:
         if self.inference not in ("mle", "vb"):
             raise ConsilienceError(f"inference is 'mle' or 'vb', found {self.inference!r}")
+        check_posterior(self.inference, self.estimate, self.prior_variance)
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return noise levels and weights. Sample counts are a claim and are not used."""
-        iterate = self._maximum_likelihood if self.inference == "mle" else self._variational
-        return infer_from_meetings(
-            evidence, lambda met: iterate(met, initial_noise(met, given.known))
-        )
+        vb = self.inference == "vb"
+        iterate = self._variational if vb else self._maximum_likelihood
+
+        def infer(met: Evidence) -> Beliefs:
+            beliefs = iterate(met, initial_noise(met, given.known))
+            return least_squares(beliefs) if self.estimate == "gls" and vb else beliefs
+
+        return infer_from_meetings(evidence, infer)
 
     def _maximum_likelihood(self, evidence: Evidence, variance: Vector) -> Beliefs:
         floor = self.epsilon * evidence.smallest
@@ -129,6 +147,18 @@ class IVAR:
             iterations=len(objective),
             converged=bool(change <= self.tolerance),
             objective=tuple(objective),
+        )
+
+
+def check_posterior(inference: str, estimate: str | None, prior_variance: float | None) -> None:
+    """Refuse what only variational Bayes has, and values that have no meaning."""
+    if estimate not in (None, "gls", "posterior-mean"):
+        raise ConsilienceError(f"estimate is 'gls' or 'posterior-mean', found {estimate!r}")
+    if prior_variance is not None and not 0 < prior_variance < np.inf:
+        raise ConsilienceError(f"prior_variance is a positive number, found {prior_variance!r}")
+    if inference == "mle" and (estimate == "posterior-mean" or prior_variance is not None):
+        raise ConsilienceError(
+            "maximum likelihood has no prior and no posterior; use inference='vb'"
         )
 
 

@@ -12,18 +12,21 @@ import numpy as np
 
 from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.estimators.average import about_consensus, shares
-from consilience.evidence import Block, Evidence, Vector, residuals
+from consilience.evidence import Block, Evidence, Vector
 
 
 @dataclass(frozen=True)
 class GeometricMedian:
     """The point with the least mean distance from the updates of its round.
 
-    ``smoothing`` is ν, as a fraction of the root mean square distance from the plain mean.
+    ``smoothing`` is ν and ``tolerance`` the step at which the iteration stops, both as a fraction
+    of the median distance between parties (`Block.typical`), which less than half of the parties
+    cannot set. Sample counts are shares of the say: whoever claims half of all samples is the
+    median, so pass them only if they are known.
     """
 
     smoothing: float = 1e-6
-    tolerance: float = 1e-10
+    tolerance: float = 1e-8
     max_iterations: int = 1000
 
     remembers = False
@@ -34,30 +37,38 @@ class GeometricMedian:
         found = [self._median(b, shares(b.parties, given.sample_counts)) for b in evidence.blocks]
         return about_consensus(
             evidence,
-            tuple(weights for weights, _ in found),
-            iterations=max(len(objective) for _, objective in found),
-            converged=all(len(objective) < self.max_iterations for _, objective in found),
+            tuple(weights for weights, _, _ in found),
+            iterations=max(len(objective) for _, objective, _ in found),
+            converged=all(converged for _, _, converged in found),
             objective=tuple(found[-1][1]),
         )
 
-    def _median(self, block: Block, shares: Vector) -> tuple[Vector, list[float]]:
-        distances = block.distances[:-1, :-1]
-        weights = shares
+    def _median(self, block: Block, shares: Vector) -> tuple[Vector, list[float], bool]:
+        agreed = block.typical_distances == 0
+        if shares[agreed].sum() >= 0.5:  # they send the same vector, and outweigh all others
+            return _normalised(np.where(agreed, shares, 0.0)), [0.0], True
+        scale = np.sqrt(block.typical)
+        least = self.smoothing * scale
+        weights = _normalised(shares * block.central_weights)
         objective: list[float] = []
-        least = self.smoothing * np.sqrt(max(float(shares @ residuals(distances, shares)), 0.0))
-        if least == 0.0:
-            return shares, [0.0]
         for _ in range(self.max_iterations):
-            length = np.sqrt(np.maximum(residuals(distances, weights), 0.0))
+            length = _lengths(block, weights)
             objective.append(float(-shares @ _smoothed(length, least)))
-            if (
-                len(objective) > 1
-                and objective[-1] - objective[-2] <= -self.tolerance * objective[-1]
-            ):
-                break
-            pull = shares / np.maximum(length, least)
-            weights = pull / pull.sum()
-        return weights, objective
+            previous, weights = weights, _normalised(shares / np.maximum(length, least))
+            if block.moved(weights - previous) <= self.tolerance * scale:
+                return weights, objective, True
+        return weights, objective, False
+
+
+def _lengths(block: Block, weights: Vector) -> Vector:
+    """Return each party's distance from the weighted mean of all."""
+    squares = block.residuals(np.append(weights, 0.0))[:-1]
+    return np.sqrt(np.maximum(squares, 0.0))
+
+
+def _normalised(pull: Vector) -> Vector:
+    weights: Vector = pull / pull.sum()
+    return weights
 
 
 def _smoothed(length: Vector, least: float) -> Vector:

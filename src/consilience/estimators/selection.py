@@ -22,7 +22,8 @@ class Krum:
     """The mean of the ``selected`` parties with the least scores; one of them is Krum.
 
     ``adversaries`` is f; None takes the most that Krum tolerates, the largest with 2f + 2 < J.
-    ``selected=None`` is Multi-Krum's J − f. Equal scores go to the earlier party.
+    ``selected=None`` is Multi-Krum's J − f; with fewer than five parties f is zero, and Multi-Krum
+    is the mean. Equal scores go to the earlier party.
     """
 
     adversaries: int | None = None

@@ -1,0 +1,25 @@
+"""Positive definite matrices, in units of their diagonal: one party's unit, or one very precise
+party, does not cost the others' digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from consilience.evidence import Vector
+
+Cube = npt.NDArray[np.float64]
+
+
+def inverse(matrices: Cube) -> tuple[Cube, Vector]:
+    """Return the inverse of each matrix of a stack, and the log-determinant of the inverse.
+
+    By Cholesky's factors, so that what is returned is positive definite. Raise LinAlgError where
+    rounding leaves a matrix that is not.
+    """
+    scale = 1.0 / np.sqrt(np.diagonal(matrices, axis1=-2, axis2=-1))
+    lower = np.linalg.cholesky(matrices * scale[..., :, None] * scale[..., None, :])
+    root = np.linalg.inv(lower) * scale[..., None, :]
+    found: Cube = root.swapaxes(-1, -2) @ root
+    diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
+    return found, 2 * np.log(scale / diagonal).sum(axis=-1)
