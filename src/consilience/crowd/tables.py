@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -244,32 +244,12 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
     path = Path(path)
     check_output(path)
     blank = {name: [None if _missing(one) else one for one in c] for name, c in columns.items()}
-<<<<<<< HEAD
-    with whole(path) as file:
-        if path.suffix.lower() in PARQUET:
-            arrow, parquet = _pyarrow()
-            try:
-                table = arrow.table(blank)
-            except (arrow.ArrowInvalid, arrow.ArrowTypeError):  # ids of more than one kind
-                first = next(iter(blank))
-                table = arrow.table({**blank, first: [str(one) for one in blank[first]]})
-            parquet.write_table(table, file)
-        else:
-            text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-            rows = csv.writer(text, delimiter=DELIMITERS[path.suffix.lower()])
-            rows.writerow(blank)
-            rows.writerows(zip(*blank.values(), strict=True))
-            text.detach()  # or else it would close the file with itself
-=======
     try:
-        with whole(path) as partial:
+        with whole(path) as file:
             if path.suffix.lower() in PARQUET:
-                _write_parquet(partial, blank)
+                _write_parquet(file, blank)
             else:
-                with open(partial, "w", encoding="utf-8", newline="") as file:
-                    rows = csv.writer(file, delimiter=DELIMITERS[path.suffix.lower()])
-                    rows.writerow(blank)
-                    rows.writerows(zip(*blank.values(), strict=True))
+                _write_text(file, blank, DELIMITERS[path.suffix.lower()])
     except UnicodeEncodeError as error:
         raise TableError(
             f"{shown(path, _PATH)}: {_quoted(error.object)} is no valid text, "
@@ -277,15 +257,24 @@ def write(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) ->
         ) from None
 
 
-def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+def _write_text(file: IO[bytes], columns: dict[str, list[Any]], delimiter: str) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    try:
+        rows = csv.writer(text, delimiter=delimiter)
+        rows.writerow(columns)
+        rows.writerows(zip(*columns.values(), strict=True))
+    finally:
+        text.detach()  # or else it would close the file with itself
+
+
+def _write_parquet(file: IO[bytes], columns: dict[str, list[Any]]) -> None:
     arrow, parquet = _pyarrow()
     try:
         table = arrow.table(columns)
     except (arrow.ArrowException, OverflowError):  # ids of more than one kind, or too large
         first = next(iter(columns))
         table = arrow.table({**columns, first: [str(one) for one in columns[first]]})
-    parquet.write_table(table, path)
->>>>>>> crowd
+    parquet.write_table(table, file)
 
 
 def check_output(path: Path, source: Path | None = None) -> None:
