@@ -19,11 +19,14 @@ from consilience.deliberation import InProcess, Verdict, deliberate
 from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.uncertainty import noise_intervals
 from consilience.evidence import Matrix, Vector
+from consilience.judgement import ByEvidence, ByNoise, Judgement
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.updates import Updates, parse
 
 log = logging.getLogger(__name__)
+
+_MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +42,34 @@ class Consensus:
     variance: float | None  # λ: posterior variance per coordinate of the value, VB only
     beliefs: Beliefs | None = field(repr=False)  # None for coordinate-wise rules
     diagnostics: dict[str, Any] = field(repr=False)
+    center_weight: float = 0.0  # what the parties' weights lack to one, where there is a prior
+    judgement: Judgement | None = field(default=None, repr=False)
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each party that stands out is heard less or not at all, where the method tells."""
-        found = {} if self.beliefs is None else self.beliefs.reasons
+        """Why each party stands out that does, or was rejected: the same whatever the method."""
+        found = {} if self.judgement is None else self.judgement.reasons
         here = {party: found[party] for party in self.parties if party in found}
         return {**here, **self.rejected}
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of parties that move together, where the method tells (pairwise)."""
-        return () if self.beliefs is None else self.beliefs.groups
+        """The sets of parties that move together (coordinate-wise rules do not tell)."""
+        return () if self.judgement is None else self.judgement.groups
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Why this is no all-clear, even where no party stands out."""
+        compared = len(self.parties) if self.judgement is None else self.judgement.compared
+        said = []
+        if len(self.parties) == 1 and compared < 3:
+            said.append("only 1 usable party: nobody to judge it by")
+        elif compared < 3:
+            said.append("only 2 usable parties: neither can be judged by the other")
+        if abs(self.center_weight) >= _MOSTLY:
+            percent = f"{100 * self.center_weight:.0f} % of the weight"
+            said.append(f"the centre holds {percent}: the value is mostly the centre's")
+        return tuple(said)
 
     def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return an interval for each party's noise (ivar-vb and icov-vb).
@@ -175,6 +194,8 @@ def conclude(roll: Roll, value: Any, verdict: Verdict, seconds: dict[str, float]
             "coordinates_seen": verdict.seen,
             "seconds": {**seconds, **verdict.seconds},
         },
+        ByEvidence(verdict.evidence, verdict.given, beliefs),
+        float(verdict.weights[-1]),
     )
 
 
@@ -190,7 +211,8 @@ def _coordinatewise(
     result = updates.rebuild(value, int(np.argmax(shares)))
     seconds = {"combination": perf_counter() - started}
     diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
-    return _consensus(updates, result, shares, noise, None, None, None, diagnostics)
+    judgement = ByNoise(updates.parties, noise)
+    return _consensus(updates, result, shares, noise, None, None, None, diagnostics, judgement)
 
 
 def _consensus(
@@ -202,6 +224,8 @@ def _consensus(
     variance: float | None,
     beliefs: Beliefs | None,
     diagnostics: dict[str, Any],
+    judgement: Judgement,
+    center_weight: float = 0.0,
 ) -> Consensus:
     """Put the results in the caller's order, and count the parties that have a say."""
     position = {party: j for j, party in enumerate(roll.parties)}
@@ -217,6 +241,8 @@ def _consensus(
         variance,
         beliefs,
         {**diagnostics, "effective_parties": said},
+        center_weight,
+        judgement,
     )
 
 

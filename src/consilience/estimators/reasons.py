@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.evidence import Matrix, Vector
+from consilience.text import shown
 
 _TOGETHER = 0.5  # of a voice shared: from here on two parties move together
 _REMARKABLE = 3.0  # times the typical
@@ -36,7 +37,9 @@ def explain(
         said = []
         if party in peers:
             said.append(f"moves with {_names(party, peers[party])}: one voice")
-        if level >= _REMARKABLE:
+        if np.isinf(level):
+            said.append("noise, where the typical party has none")
+        elif level >= _REMARKABLE:
             said.append(f"noise {level:.3g}× the typical")
         if length > _REMARKABLE:
             said.append(f"{length:.3g}× the typical length: clipped")
@@ -48,4 +51,4 @@ def explain(
 def _names(party: str, group: Sequence[str]) -> str:
     others = [other for other in group if other != party]
     more = len(others) - _NAMED
-    return ", ".join(others[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(shown, others[:_NAMED])) + (f" and {more} more" if more > 0 else "")
