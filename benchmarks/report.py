@@ -20,7 +20,7 @@ from playwright.sync_api import Page, sync_playwright
 from consilience import Beliefs, Consensus, Evidence, Record
 from consilience.beliefs import NOTHING
 from consilience.evidence import Block, Matrix, Vector
-from consilience.judgement import ByEvidence
+from consilience.judgement import Judgement
 from consilience.report.page import write
 
 CHROMIUM = shutil.which("chromium")
@@ -81,7 +81,7 @@ def consensus(
             "effective_parties": 1 / float(weights @ weights),
             "seconds": {"evidence": 0.01, "inference": 0.002, "combination": 0.005},
         },
-        judgement=ByEvidence(beliefs.evidence, NOTHING, beliefs),
+        judgement=Judgement(beliefs.evidence, NOTHING, beliefs),
     )
 
 

@@ -9,8 +9,6 @@ import pytest
 import consilience as cs
 from consilience.consensus import Consensus
 
-COORDINATEWISE = {"coordinate-median", "trimmed-mean"}
-
 
 def honest(count: int, size: int, seed: int = 0, noise: float = 1.0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
@@ -30,16 +28,18 @@ def test_a_flipped_sign_is_named_by_every_method(method):
     assert "× the typical" in found.reasons["eve"]
 
 
-@pytest.mark.parametrize("method", sorted(set(cs.methods()) - COORDINATEWISE))
-def test_every_method_with_evidence_says_what_pairwise_says(method):
+@pytest.mark.parametrize("method", cs.methods())
+def test_every_method_says_what_pairwise_says(method):
     sent = flipped()
     sent |= {f"c{j}": sent["h1"] for j in range(2)}
     sent["loud"] = 40 * np.random.default_rng(8).standard_normal(1000)
     expected, found = cs.aggregate(sent), cs.aggregate(sent, method)
     assert found.groups == expected.groups == (("c0", "c1", "h1"),)
-    assert set(found.reasons) == set(expected.reasons) == {"c0", "c1", "h1", "eve", "loud"}
+    assert set(found.reasons) == {"c0", "c1", "h1", "eve", "loud"}
+    said = expected.reasons
     if method != "pairwise":  # which alone clips
-        assert not any("clipped" in reason for reason in found.reasons.values())
+        said = {party: reason.removesuffix(": clipped") for party, reason in said.items()}
+    assert found.reasons == said
 
 
 @pytest.mark.parametrize("method", cs.methods())
@@ -67,12 +67,6 @@ def test_an_estimator_that_tells_is_believed():
             return replace(super().infer(evidence, given), reasons={"eve": "because"})
 
     assert cs.aggregate(flipped(), Mine()).reasons == {"eve": "because"}
-
-
-def test_one_who_differs_from_equals_stands_out_of_a_median():
-    sent = {f"h{j}": np.ones(20) for j in range(4)} | {"eve": np.zeros(20)}
-    found = cs.aggregate(sent, "coordinate-median").reasons
-    assert found == {"eve": "noise, where the typical party has none"}
 
 
 @pytest.mark.parametrize("method", cs.methods())

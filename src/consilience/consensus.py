@@ -11,17 +11,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Estimator
+from consilience.beliefs import Beliefs, Estimator, Given
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
 from consilience.deliberation import InProcess, Verdict, deliberate
 from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.uncertainty import noise_intervals
-from consilience.evidence import Matrix, Vector
-from consilience.judgement import ByEvidence, ByNoise, Judgement
+from consilience.evidence import Matrix, Vector, observe
+from consilience.judgement import Judgement
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.text import shown
 from consilience.updates import Updates, parse
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Consensus:
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of parties that move together (coordinate-wise rules do not tell)."""
+        """The sets of parties that move together."""
         return () if self.judgement is None else self.judgement.groups
 
     @property
@@ -132,7 +133,9 @@ def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -
     try:
         (record if isinstance(record, Record) else Record(record)).append(consensus)
     except (OSError, RecordFileError) as error:
-        log.error("the round is missing from its record, the consensus is not: %s", error)
+        log.error(
+            "the round is missing from its record, the consensus is not: %s", shown(error, 500)
+        )
 
 
 def _evidence_based(
@@ -194,7 +197,7 @@ def conclude(roll: Roll, value: Any, verdict: Verdict, seconds: dict[str, float]
             "coordinates_seen": verdict.seen,
             "seconds": {**seconds, **verdict.seconds},
         },
-        ByEvidence(verdict.evidence, verdict.given, beliefs),
+        Judgement(verdict.evidence, verdict.given, beliefs),
         float(verdict.weights[-1]),
     )
 
@@ -202,16 +205,17 @@ def conclude(roll: Roll, value: Any, verdict: Verdict, seconds: dict[str, float]
 def _coordinatewise(
     updates: Updates, rule: TrimmedMean, started: float, *, exact: bool
 ) -> Consensus:
+    updates, evidence = observe(updates)  # for the reasons alone
     with np.errstate(over="ignore", invalid="ignore"):
         value, shares, squares = reduce_coordinates(updates, rule, exact=exact)
     if not np.isfinite(squares).all():  # only now is the culprit looked for
-        updates = updates.screened()
+        updates, evidence = observe(updates.screened())
         value, shares, squares = reduce_coordinates(updates, rule, exact=exact, precise=True)
     noise = np.sqrt(squares) if len(updates.parties) > 1 else np.full(1, np.nan)
     result = updates.rebuild(value, int(np.argmax(shares)))
     seconds = {"combination": perf_counter() - started}
     diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
-    judgement = ByNoise(updates.parties, noise)
+    judgement = Judgement(evidence, Given(now=evidence.blocks[0]))
     return _consensus(updates, result, shares, noise, None, None, None, diagnostics, judgement)
 
 

@@ -32,6 +32,9 @@ from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.report.page import write as write_page
+from consilience.text import shown
+
+_REASON = 400  # characters
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def to_json(consensus: Consensus) -> str:
         "output": None if consensus.value is None else str(consensus.value),
         "method": consensus.diagnostics["method"],
         "parties": parties,
+        "center_weight": consensus.center_weight,
+        "caveats": list(consensus.caveats),
         "effective_parties": _number(consensus.diagnostics["effective_parties"]),
         "seconds": consensus.diagnostics["seconds"],
     }
@@ -140,14 +145,18 @@ def to_table(consensus: Consensus) -> Table:
     for party, weight in sorted(consensus.weights.items(), key=lambda item: -item[1]):
         noise, group = consensus.noise[party], _group(consensus, party)
         rejected, reason = party in consensus.rejected, consensus.reasons.get(party, "")
+        reason = shown(reason, _REASON)
         table.add_row(
-            Text(party, overflow="fold"),  # as text: a file may be called [red].safetensors
+            Text(shown(party), overflow="fold"),  # a file may be called [red].safetensors
             "" if rejected else f"{100 * weight:.1f} %",
             "" if math.isnan(noise) else f"{noise:.3g}",
             "" if group is None else str(group),
             Text(f"rejected: {reason}" if rejected else reason, overflow="fold"),
             style="red" if rejected else None,
         )
+    if consensus.center_weight:
+        table.add_section()
+        table.add_row("the centre", f"{100 * consensus.center_weight:.1f} %", style="italic")
     return table
 
 
@@ -175,8 +184,8 @@ def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], N
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task("", total=None)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
         now = ""
 
         def tell(step: str, done: int, total: int) -> None:
@@ -185,8 +194,8 @@ def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], N
                 raise KeyboardInterrupt
             if step != now:
                 now = step
-                shown.reset(task, description=step, total=total)
-            shown.update(task, completed=done)
+                bar.reset(task, description=step, total=total)
+            bar.update(task, completed=done)
 
         yield tell
 

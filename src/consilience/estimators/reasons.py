@@ -37,9 +37,7 @@ def explain(
         said = []
         if party in peers:
             said.append(f"moves with {_names(party, peers[party])}: one voice")
-        if np.isinf(level):
-            said.append("noise, where the typical party has none")
-        elif level >= _REMARKABLE:
+        if level >= _REMARKABLE:
             said.append(f"noise {level:.3g}× the typical")
         if length > _REMARKABLE:
             said.append(f"{length:.3g}× the typical length: clipped")
