@@ -1,10 +1,11 @@
 import doctest
 
 import pytest
-from consilience import text
-from consilience.text import LONGEST, shown
 from hypothesis import given
 from hypothesis import strategies as st
+
+from consilience import text
+from consilience.text import LONGEST, shown
 
 
 def test_the_examples_in_the_docstring():
