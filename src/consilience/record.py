@@ -280,7 +280,7 @@ def _parsed(piece: bytes) -> dict[str, Any] | None:
     try:
         line = json.loads(piece)
         return line if isinstance(line["round"], int) and "version" in line else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
