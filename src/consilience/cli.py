@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -238,8 +238,7 @@ def watch(
     with server:
         waiting = "" if run.exists() else f" ({_path(run)} is yet to come)"
         typer.echo(f"{server.url}{waiting}\nCtrl-C to stop.")
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
 
 
 @app.command()

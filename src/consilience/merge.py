@@ -117,13 +117,14 @@ class Merge:
 
 def to_json(consensus: Consensus) -> str:
     """Return what a script may want to know, as one object."""
+    reasons = consensus.reasons
     parties = {
         party: {
             "weight": weight,
             "noise": _number(consensus.noise[party]),
             "group": _group(consensus, party),
             "rejected": party in consensus.rejected,
-            "reason": consensus.reasons.get(party),
+            "reason": shown(reasons[party], _REASON) if party in reasons else None,
         }
         for party, weight in consensus.weights.items()
     }
