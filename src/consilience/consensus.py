@@ -27,6 +27,7 @@ from consilience.updates import Updates, parse
 
 log = logging.getLogger(__name__)
 
+_REASON = 1000  # characters; what a reason quotes is a stranger's
 _MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
 
 
@@ -241,7 +242,7 @@ def _consensus(
         {p: float(weights[position[p]]) if p in position else 0.0 for p in roll.given},
         {p: float(noise[position[p]]) if p in position else np.nan for p in roll.given},
         None if covariance is None else covariance[np.ix_(order, order)],
-        {p: roll.rejected[p] for p in roll.given if p in roll.rejected},
+        {p: shown(roll.rejected[p], _REASON) for p in roll.given if p in roll.rejected},
         variance,
         beliefs,
         {**diagnostics, "effective_parties": said},

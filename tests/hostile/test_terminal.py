@@ -144,3 +144,10 @@ def test_reasons_name_others_in_one_line(name):
     assert reason.isprintable()
     assert len(reason) < 200
     assert reason.startswith(f"moves with {name}:" if name == "c3" else "moves with ")
+
+
+def test_a_rejection_is_one_line_whatever_it_quotes():
+    sent = {f"h{j}": {"w": np.ones(3)} for j in range(3)}
+    found = cs.aggregate({**sent, "eve": {"w": np.ones(3), FORGED + "x" * 100_000: np.ones(3)}})
+    assert found.rejected["eve"].isprintable()
+    assert len(found.reasons["eve"]) <= 1000
