@@ -18,7 +18,9 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from consilience import Beliefs, Consensus, Evidence, Record
+from consilience.beliefs import NOTHING
 from consilience.evidence import Block, Matrix, Vector
+from consilience.judgement import Judgement
 from consilience.report.page import write
 
 CHROMIUM = shutil.which("chromium")
@@ -58,6 +60,14 @@ def consensus(
     names: tuple[str, ...], weights: Vector, noise: Vector, covariance: Matrix, group: Any
 ) -> Consensus:
     """Return a consensus without a value, of which a group of parties moves together."""
+    beliefs = Beliefs(
+        Evidence((Block(names, np.zeros((len(names) + 1,) * 2), 1.0),)),
+        (weights,),
+        noise,
+        covariance,
+        groups=(group,),
+        reasons=dict.fromkeys(group, f"moves with {len(group) - 1} more: one voice"),
+    )
     return Consensus(
         value=None,
         parties=names,
@@ -66,18 +76,12 @@ def consensus(
         covariance=covariance,
         rejected={},
         variance=None,
-        beliefs=Beliefs(
-            Evidence((Block(names, np.zeros((len(names) + 1,) * 2), 1.0),)),
-            (weights,),
-            noise,
-            covariance,
-            groups=(group,),
-            reasons=dict.fromkeys(group, f"moves with {len(group) - 1} more: one voice"),
-        ),
+        beliefs=beliefs,
         diagnostics={
             "effective_parties": 1 / float(weights @ weights),
             "seconds": {"evidence": 0.01, "inference": 0.002, "combination": 0.005},
         },
+        judgement=Judgement(beliefs.evidence, NOTHING, beliefs),
     )
 
 

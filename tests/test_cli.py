@@ -1,7 +1,10 @@
 """The command line as a person meets it, mistakes included."""
 
+import signal
 import subprocess
 import sys
+import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,47 @@ def test_a_missing_extra_is_named(missing):
     assert found.returncode == 2
     assert "consilience[lab]" in found.stderr.replace("\n", "")
     assert "Traceback" not in found.stderr
+
+
+# Python's own first moments are over when it says so.
+COMMAND = """
+import os, signal, sys
+import consilience_command
+signal.signal(signal.SIGINT, eval(sys.argv.pop(1)))
+os.write(1, b"!")
+consilience_command.main()
+"""
+
+
+def interrupted(handler: str, seconds: float, *words: str) -> tuple[int, bytes]:
+    """Return how a command ends that gets a Ctrl-C so many seconds after its start."""
+    found = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, handler, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with found:
+        found.stdout.read(1)
+        time.sleep(seconds)
+        found.send_signal(signal.SIGINT)
+        return found.wait(20), found.stderr.read()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("seconds", [0.005, 0.05, 0.15, 0.3, 0.6])
+def test_cancelled_at_any_moment_it_says_130_and_nothing_else(tmp_path: Path, seconds):
+    words = ["watch", str(tmp_path / "run.jsonl")]
+    assert interrupted("signal.default_int_handler", seconds, *words) == (130, b"")
+
+
+@pytest.mark.integration
+def test_in_the_background_it_is_not_cancelled():
+    assert interrupted("signal.SIG_IGN", 0.05, "methods") == (0, b"")
+
+
+def test_the_command_is_the_one_that_can_be_cancelled():
+    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"consilience": "consilience_command:main"}
 
 
 @pytest.mark.integration

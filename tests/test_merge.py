@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -80,6 +81,51 @@ def test_the_bad_are_named_and_scripts_are_told(here: Path):
     assert code == 1
     assert "flipped.safetensors" in said
     assert "× the typical" in said
+
+
+@pytest.mark.parametrize("method", cs.methods())
+def test_table_code_json_and_record_agree_whatever_the_method(here: Path, method):
+    flipped = load_file("good0.safetensors")
+    save_file({**flipped, "w": -flipped["w"]}, "flipped.safetensors")
+    words = ["[fg]*.safetensors", "--method", method]
+    code, said, _ = run(*words, "-o", "out.safetensors", "--record", "r.jsonl")
+    assert code == 1
+    assert "× the typical" in said
+    _, said, _ = run(*words, "--dry-run", "--json")
+    parties = json.loads(said)["parties"]
+    assert {p for p in parties if parties[p]["reason"]} == {"flipped.safetensors"}
+    (kept,) = cs.Record.read("r.jsonl")
+    assert set(kept.reasons) == {"flipped.safetensors"}
+
+
+def test_the_weight_of_the_centre_is_shown(here: Path):
+    random = np.random.default_rng(0)
+    for j in range(4):
+        save_file({"w": 30 * random.standard_normal(1000)}, f"noisy{j}.safetensors")
+    code, said, warned = run("noisy*.safetensors", "--dry-run", "--method", "ivar-vb")
+    assert code == 1  # nobody stands out, but this is no merge of theirs
+    assert re.search(r"the centre *│ *\d\d\.\d %", said)
+    assert re.search(r"the centre holds \d\d % of the weight", warned)
+    _, said, _ = run("noisy*.safetensors", "--dry-run", "--method", "ivar-vb", "--json")
+    found = json.loads(said)
+    total = sum(party["weight"] for party in found["parties"].values())
+    assert found["center_weight"] == pytest.approx(1 - total)
+    assert found["center_weight"] > 0.5
+    assert len(found["caveats"]) == 1
+    assert "centre" not in run("good*.safetensors", "--dry-run")[1]
+
+
+def test_two_cannot_judge_each_other(here: Path):
+    code, said, warned = run("good[01].safetensors", "-o", "out.safetensors")
+    assert code == 1
+    assert "only 2 usable parties" in warned
+    assert "written: out.safetensors" in said
+    poison(here)
+    code, said, _ = run("good[01].safetensors", "broken.safetensors", "--dry-run", "--json")
+    assert code == 1
+    assert json.loads(said)["caveats"] == [
+        "only 2 usable parties: neither can be judged by the other"
+    ]
 
 
 def test_parties_that_move_together_are_one_group(here: Path):

@@ -50,6 +50,7 @@ def test_what_a_consensus_says_comes_back(file: Path):
     assert first.groups == (("liar0", "liar1"),)
     assert first.reasons == {p: consensus.reasons[p] for p in ("liar0", "liar1")}
     assert first.rejected == consensus.rejected
+    assert (first.caveats, first.center_weight) == ((), 0.0)
     assert set(first.rejected) == {"broken"}
     scale = np.sqrt(np.diag(consensus.covariance))
     np.testing.assert_allclose(
@@ -71,7 +72,19 @@ def test_every_method_can_be_recorded(file: Path, method):
     (round,) = cs.Record.read(file)
     assert round.method == (method if isinstance(method, str) else repr(method))
     assert (round.correlation is None) == (consensus.covariance is None)
+    assert {**round.reasons, **round.rejected} == consensus.reasons
+    assert {"liar0", "liar1", "broken"} <= set(consensus.reasons)
     assert sum(round.weights.values()) == pytest.approx(sum(consensus.weights.values()), abs=1e-2)
+
+
+def test_the_weight_of_the_centre_and_caveats_are_kept(file: Path):
+    sent = {p: 30 * np.random.default_rng(j).standard_normal(300) for j, p in enumerate("ab")}
+    consensus = cs.aggregate(sent, "ivar-vb", record=file)
+    (round,) = cs.Record.read(file)
+    assert round.center_weight == pytest.approx(consensus.center_weight, rel=1e-3)
+    assert round.center_weight > 0.5
+    assert round.caveats == consensus.caveats
+    assert len(round.caveats) == 2
 
 
 def test_a_round_that_came_to_nothing_is_noted(file: Path):
@@ -174,7 +187,7 @@ while sys.stdin.readline():
     child = os.fork()
     if child == 0:
         while True:
-            number = record.append(consensus, note="x" * 50_000)
+            number = record.append(consensus, metrics=dict.fromkeys(map(str, range(5_000)), 0.5))
             os.write(1, b"%d\\n" % number)  # a whole line or none, whenever it is killed
     print("writer", child, flush=True)
     os.waitpid(child, 0)

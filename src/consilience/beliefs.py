@@ -66,7 +66,7 @@ class Beliefs:
     converged: bool = True
     objective: tuple[float, ...] = field(default=(), repr=False)
     groups: tuple[tuple[str, ...], ...] = ()  # parties that move together, where the method tells
-    reasons: Mapping[str, str] = field(default_factory=dict)  # of parties that stand out
+    reasons: Mapping[str, str] | None = None  # of parties that stand out, where the method tells
 
     @property
     def parties(self) -> tuple[str, ...]:

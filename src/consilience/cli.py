@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import consilience
+from consilience.text import shown
+
+_MESSAGE = 2000  # characters
 
 T = TypeVar("T")
 
@@ -75,8 +79,9 @@ def merge(
 ) -> None:
     """Merge versions of a model that come from parties nobody can vouch for.
 
-    Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out, or memory, record
-    or report could not be kept; 2 nothing was merged, the message says why; 130 cancelled.
+    Exit codes: 0 all fine; 1 merged, but some party was rejected or stands out, nobody could be
+    judged, the value is mostly the centre's, or memory, record or report could not be kept;
+    2 nothing was merged, the message says why; 130 cancelled.
     """
     console = Console(stderr=True)
     try:
@@ -93,10 +98,12 @@ def merge(
         typer.echo(to_json(consensus))
     else:
         Console().print(to_table(consensus))
-        typer.echo("nothing was written" if dry_run else f"written: {output}")
+        typer.echo("nothing was written" if dry_run else f"written: {_path(output)}")
+        for message in consensus.caveats:
+            _complain(f"beware: {message}")
     for message in lost:
-        console.print(f"merged, but: {message}", style="red", markup=False)
-    raise typer.Exit(1 if consensus.reasons or lost else 0)
+        _complain(f"merged, but: {message}")
+    raise typer.Exit(1 if consensus.reasons or consensus.caveats or lost else 0)
 
 
 @app.command()
@@ -210,7 +217,7 @@ def report(
         raise _fail(str(error)) from None
     except OSError as error:
         raise _fail(f"{out}: cannot be written ({error.strerror})") from None
-    typer.echo(f"{out}: {rounds} round{'' if rounds == 1 else 's'}")
+    typer.echo(f"{_path(out)}: {rounds} round{'' if rounds == 1 else 's'}")
 
 
 @app.command()
@@ -229,10 +236,9 @@ def watch(
     except OSError as error:
         raise _fail(f"{host}:{port}: cannot listen there ({error.strerror})") from None
     with server:
-        waiting = "" if run.exists() else f" ({run} is yet to come)"
+        waiting = "" if run.exists() else f" ({_path(run)} is yet to come)"
         typer.echo(f"{server.url}{waiting}\nCtrl-C to stop.")
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
 
 
 @app.command()
@@ -323,8 +329,17 @@ def _resumable(out: Path) -> Iterator[Console]:
 
 
 def _fail(message: str) -> typer.Exit:
-    Console(stderr=True).print(message, style="red", markup=False)
+    _complain(message)
     return typer.Exit(2)
+
+
+def _complain(message: str) -> None:
+    # As text: whatever a stranger's file is called is neither markup nor an emoji.
+    Console(stderr=True).print(Text(shown(message, _MESSAGE), style="red"))
+
+
+def _path(path: object) -> str:
+    return shown(path, _MESSAGE)
 
 
 def _version(asked: bool) -> None:

@@ -11,20 +11,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Estimator
+from consilience.beliefs import Beliefs, Estimator, Given
 from consilience.catalogue import DEFAULT, Method, resolve
 from consilience.combine import reduce_coordinates
 from consilience.coordinatewise import TrimmedMean
 from consilience.deliberation import InProcess, Verdict, deliberate
 from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.uncertainty import noise_intervals
-from consilience.evidence import Matrix, Vector
+from consilience.evidence import Matrix, Vector, observe
+from consilience.judgement import Judgement
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.text import shown
 from consilience.updates import Updates, parse
 
 log = logging.getLogger(__name__)
+
+_REASON = 1000  # characters; what a reason quotes is a stranger's
+_MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +44,34 @@ class Consensus:
     variance: float | None  # of the value about the truth, per coordinate: VB only
     beliefs: Beliefs | None = field(repr=False)  # None for coordinate-wise rules
     diagnostics: dict[str, Any] = field(repr=False)
+    center_weight: float = 0.0  # what the parties' weights lack to one, where there is a prior
+    judgement: Judgement | None = field(default=None, repr=False)
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each party that stands out is heard less or not at all, where the method tells."""
-        found = {} if self.beliefs is None else self.beliefs.reasons
+        """Why each party stands out that does, or was rejected: the same whatever the method."""
+        found = {} if self.judgement is None else self.judgement.reasons
         here = {party: found[party] for party in self.parties if party in found}
         return {**here, **self.rejected}
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of parties that move together, where the method tells (pairwise)."""
-        return () if self.beliefs is None else self.beliefs.groups
+        """The sets of parties that move together."""
+        return () if self.judgement is None else self.judgement.groups
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Why this is no all-clear, even where no party stands out."""
+        compared = len(self.parties) if self.judgement is None else self.judgement.compared
+        said = []
+        if len(self.parties) == 1 and compared < 3:
+            said.append("only 1 usable party: nobody to judge it by")
+        elif compared < 3:
+            said.append("only 2 usable parties: neither can be judged by the other")
+        if abs(self.center_weight) >= _MOSTLY:
+            percent = f"{100 * self.center_weight:.0f} % of the weight"
+            said.append(f"the centre holds {percent}: the value is mostly the centre's")
+        return tuple(said)
 
     def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return an interval for each party's noise (ivar-vb and icov-vb).
@@ -114,7 +134,9 @@ def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -
     try:
         (record if isinstance(record, Record) else Record(record)).append(consensus)
     except (OSError, RecordFileError) as error:
-        log.error("the round is missing from its record, the consensus is not: %s", error)
+        log.error(
+            "the round is missing from its record, the consensus is not: %s", shown(error, 500)
+        )
 
 
 def _evidence_based(
@@ -175,22 +197,26 @@ def conclude(roll: Roll, value: Any, verdict: Verdict, seconds: dict[str, float]
             "coordinates_seen": verdict.seen,
             "seconds": {**seconds, **verdict.seconds},
         },
+        Judgement(verdict.evidence, verdict.given, beliefs),
+        float(verdict.weights[-1]),
     )
 
 
 def _coordinatewise(
     updates: Updates, rule: TrimmedMean, started: float, *, exact: bool
 ) -> Consensus:
+    updates, evidence = observe(updates)  # for the reasons alone
     with np.errstate(over="ignore", invalid="ignore"):
         value, shares, squares = reduce_coordinates(updates, rule, exact=exact)
     if not np.isfinite(squares).all():  # only now is the culprit looked for
-        updates = updates.screened()
+        updates, evidence = observe(updates.screened())
         value, shares, squares = reduce_coordinates(updates, rule, exact=exact, precise=True)
     noise = np.sqrt(squares) if len(updates.parties) > 1 else np.full(1, np.nan)
     result = updates.rebuild(value, shares)
     seconds = {"combination": perf_counter() - started}
     diagnostics = {"iterations": 0, "converged": True, "objective": (), "seconds": seconds}
-    return _consensus(updates, result, shares, noise, None, None, None, diagnostics)
+    judgement = Judgement(evidence, Given(now=evidence.blocks[0]))
+    return _consensus(updates, result, shares, noise, None, None, None, diagnostics, judgement)
 
 
 def _consensus(
@@ -202,6 +228,8 @@ def _consensus(
     variance: float | None,
     beliefs: Beliefs | None,
     diagnostics: dict[str, Any],
+    judgement: Judgement,
+    center_weight: float = 0.0,
 ) -> Consensus:
     """Put the results in the caller's order, and count the parties that have a say."""
     position = {party: j for j, party in enumerate(roll.parties)}
@@ -213,10 +241,12 @@ def _consensus(
         {p: float(weights[position[p]]) if p in position else 0.0 for p in roll.given},
         {p: float(noise[position[p]]) if p in position else np.nan for p in roll.given},
         None if covariance is None else covariance[np.ix_(order, order)],
-        {p: roll.rejected[p] for p in roll.given if p in roll.rejected},
+        {p: shown(roll.rejected[p], _REASON) for p in roll.given if p in roll.rejected},
         variance,
         beliefs,
         {**diagnostics, "effective_parties": said},
+        center_weight,
+        judgement,
     )
 
 

@@ -97,6 +97,7 @@ class Verdict:
 
     evidence: Evidence  # with what was remembered
     trails: Trails | None  # likewise
+    given: Given  # to the method, besides
     beliefs: Beliefs
     weights: Vector  # of the engine's parties, and the centre
     seen: int  # coordinates the evidence is from
@@ -143,7 +144,7 @@ def deliberate(
         "inference": inferred - observed,
         "combination": perf_counter() - inferred,
     }
-    return Verdict(evidence, trails, beliefs, weights, int(block.count), seconds)
+    return Verdict(evidence, trails, given, beliefs, weights, int(block.count), seconds)
 
 
 def _counts_of(

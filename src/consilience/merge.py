@@ -35,6 +35,8 @@ from consilience.record import Record
 from consilience.report.page import write as write_page
 from consilience.text import shown
 
+_REASON = 400  # characters
+
 
 @dataclass(frozen=True)
 class Merge:
@@ -116,13 +118,14 @@ class Merge:
 
 def to_json(consensus: Consensus) -> str:
     """Return what a script may want to know, as one object."""
+    reasons = consensus.reasons
     parties = {
         party: {
             "weight": weight,
             "noise": _number(consensus.noise[party]),
             "group": _group(consensus, party),
             "rejected": party in consensus.rejected,
-            "reason": consensus.reasons.get(party),
+            "reason": shown(reasons[party], _REASON) if party in reasons else None,
         }
         for party, weight in consensus.weights.items()
     }
@@ -130,6 +133,8 @@ def to_json(consensus: Consensus) -> str:
         "output": None if consensus.value is None else str(consensus.value),
         "method": consensus.diagnostics["method"],
         "parties": parties,
+        "center_weight": consensus.center_weight,
+        "caveats": list(consensus.caveats),
         "effective_parties": _number(consensus.diagnostics["effective_parties"]),
         "seconds": consensus.diagnostics["seconds"],
     }
@@ -142,14 +147,18 @@ def to_table(consensus: Consensus) -> Table:
     for party, weight in sorted(consensus.weights.items(), key=lambda item: -item[1]):
         noise, group = consensus.noise[party], _group(consensus, party)
         rejected, reason = party in consensus.rejected, consensus.reasons.get(party, "")
+        reason = shown(reason, _REASON)
         table.add_row(
-            Text(party, overflow="fold"),  # as text: a file may be called [red].safetensors
+            Text(shown(party), overflow="fold"),  # a file may be called [red].safetensors
             "" if rejected else f"{100 * weight:.1f} %",
             "" if math.isnan(noise) else f"{noise:.3g}",
             "" if group is None else str(group),
             Text(f"rejected: {reason}" if rejected else reason, overflow="fold"),
             style="red" if rejected else None,
         )
+    if consensus.center_weight:
+        table.add_section()
+        table.add_row("the centre", f"{100 * consensus.center_weight:.1f} %", style="italic")
     return table
 
 
@@ -177,8 +186,8 @@ def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], N
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task("", total=None)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
         now = ""
 
         def tell(step: str, done: int, total: int) -> None:
@@ -187,8 +196,8 @@ def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], N
                 raise KeyboardInterrupt
             if step != now:
                 now = step
-                shown.reset(task, description=step, total=total)
-            shown.update(task, completed=done)
+                bar.reset(task, description=step, total=total)
+            bar.update(task, completed=done)
 
         yield tell
 

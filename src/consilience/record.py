@@ -12,10 +12,12 @@ import json
 import math
 import mmap
 import os
+import re
 import time as clock
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ import numpy as np
 from consilience.errors import RecordFileError
 from consilience.evidence import Matrix
 from consilience.record_line import fault
-from consilience.text import shown
+from consilience.text import LONGEST, shown
 
 try:
     import fcntl
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 VERSION = 1
 _START = b'{"format":"consilience-record",'
 _UNKNOWN = -128  # a correlation that does not exist, in hundredths
+_SENTENCE = 1000  # characters of a reason or a note
+_MARKED = re.compile(r"#[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +56,8 @@ class Round:
     groups: tuple[tuple[str, ...], ...]  # parties that move together
     reasons: dict[str, str]  # of parties that stand out
     rejected: dict[str, str]  # party -> reason
+    caveats: tuple[str, ...]  # why it is no all-clear
+    center_weight: float
     correlation: Matrix | None  # (J, J) in the order of parties, to two decimals
     effective_parties: float | None
     seconds: dict[str, float]  # by step
@@ -83,10 +89,11 @@ class Record:
         ``rejected``. ``seconds`` are of steps besides those of the consensus.
         """
         line: dict[str, Any] = {} if consensus is None else _of(consensus)
-        line["rejected"] = {**line.get("rejected", {}), **(rejected or {})}
+        line["rejected"] = {**line.get("rejected", {}), **_texts(rejected or {})}
         line["seconds"] = _rounded({**line.get("seconds", {}), **(seconds or {})})
-        line |= {"accuracy": _number(accuracy), "metrics": _rounded(metrics or {}), "note": note}
-        line = {key: value for key, value in line.items() if value not in (None, {}, [])}
+        line |= {"accuracy": _number(accuracy), "metrics": _rounded(metrics or {})}
+        line["note"] = None if note is None else shown(note, _SENTENCE)
+        line = {key: value for key, value in line.items() if value not in (None, {}, [], ())}
         with _locked(self.path) as file:
             end, last = _whole(file, self.path)
             number = last + 1 if round is None else int(round)
@@ -142,19 +149,38 @@ def correlations(coded: str | None, size: int) -> Matrix | None:
 def _of(consensus: Consensus) -> dict[str, Any]:
     """Return what a line says of a consensus."""
     group = {party: k for k, members in enumerate(consensus.groups) for party in members}
-    parties = consensus.parties
+    parties, method = consensus.parties, consensus.diagnostics.get("method")
+    reasons = {p: why for p, why in consensus.reasons.items() if p not in consensus.rejected}
     return {
-        "method": consensus.diagnostics.get("method"),
-        "parties": parties,
+        "method": None if method is None else shown(method, _SENTENCE),
+        "parties": [name_of(party) for party in parties],
         "weights": [_number(consensus.weights[party]) for party in parties],
         "noise": [_number(consensus.noise[party]) for party in parties],
         "group": [group.get(party) for party in parties] if group else None,
-        "reasons": {p: why for p, why in consensus.reasons.items() if p not in consensus.rejected},
-        "rejected": consensus.rejected,
+        "reasons": _texts(reasons),
+        "rejected": _texts(consensus.rejected),
+        "caveats": consensus.caveats,
+        "center_weight": _number(consensus.center_weight) or None,
         "correlation": _coded(consensus.covariance),
         "effective_parties": _number(consensus.diagnostics.get("effective_parties")),
         "seconds": consensus.diagnostics.get("seconds", {}),
     }
+
+
+def name_of(party: str) -> str:
+    """Return what a party is called in a record: its id, if that is a line of modest length.
+
+    Otherwise what can be shown of the id, and a hash of it; so does an id that looks as if it had
+    one. Parties that differ so have different names, and nobody can take another's.
+    """
+    if shown(party) == party and not _MARKED.search(party):
+        return party
+    mark = "#" + blake2b(party.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return shown(party, LONGEST - len(mark)) + mark
+
+
+def _texts(reasons: Mapping[str, str]) -> dict[str, str]:
+    return {name_of(party): shown(reason, _SENTENCE) for party, reason in reasons.items()}
 
 
 def _coded(covariance: Matrix | None) -> str | None:
@@ -173,7 +199,7 @@ def _number(value: float | None) -> float | None:
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {str(name): _number(value) for name, value in values.items()}
+    return {shown(name): _number(value) for name, value in values.items()}
 
 
 def _round(line: dict[str, Any]) -> Round:
@@ -193,6 +219,8 @@ def _round(line: dict[str, Any]) -> Round:
         ),
         reasons=line.get("reasons", {}),
         rejected=line.get("rejected", {}),
+        caveats=tuple(line.get("caveats", ())),
+        center_weight=line.get("center_weight", 0.0),
         correlation=correlations(line.get("correlation"), len(parties)),
         effective_parties=line.get("effective_parties"),
         seconds={step: _or_nan(value) for step, value in line.get("seconds", {}).items()},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consilience.evidence import Matrix, Vector
+from consilience.text import shown
 
 _TOGETHER = 0.5  # of a voice shared: from here on two parties move together
 _REMARKABLE = 3.0  # times the typical
@@ -48,4 +49,4 @@ def explain(
 def _names(party: str, group: Sequence[str]) -> str:
     others = [other for other in group if other != party]
     more = len(others) - _NAMED
-    return ", ".join(others[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(shown, others[:_NAMED])) + (f" and {more} more" if more > 0 else "")

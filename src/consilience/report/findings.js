@@ -1,67 +1,83 @@
 "use strict";
-// Whom to trust: what the last rounds up to the picked one amount to, party by party and in words.
+// Whom to trust: what the record says of each party in the last rounds up to the picked one, in words.
+// A party stands out if the record names it: in the picked round, or in half of the last ones.
 
 const WINDOW = 10; // rounds a finding rests on
-const REMARKABLE = 3; // times the typical noise, as in the package's own reasons
-const LITTLE = 0.25; // of an equal share
-const CAUSES = ["rejected", "together", "noisy", "little"]; // the gravest first
+const CAUSES = ["rejected", "together", "noisy"]; // the gravest first
+const NUMBER = /(\d[\d.e+]*)(?=×)/; // in a reason
 
-// One judgement per party that was there, the most suspicious first.
+// One judgement per party that was there, those who stand out first, then who is heard least.
 function judge(run, place) {
   const window = run.rounds.slice(Math.max(0, place + 1 - WINDOW), place + 1);
   const typical = new Map(window.map((round) => [round, median([...round.noise])]));
   const found = [];
   for (let party = 0; party < run.size; party++) {
     const there = window.filter((r) => r.rejected.has(party) || !Number.isNaN(r.weights[party] ?? NaN));
-    if (there.length) found.push(judgeOne(run, party, there, typical));
+    if (there.length) found.push(judgeOne(run, party, there, typical, window.at(-1)));
   }
   const cents = ({ share }) => Math.round(100 * share);
   return found.sort((a, b) => !a.cause - !b.cause || cents(a) - cents(b) || a.party - b.party);
 }
 
-function judgeOne(run, party, there, typical) {
+function judgeOne(run, party, there, typical, now) {
   const refused = there.filter((round) => round.rejected.has(party));
   const heard = there.filter((round) => !round.rejected.has(party));
-  const grouped = heard.filter((round) => run.together(round, party).length > 1);
-  const judgement = {
+  const named = there.filter((round) => round.rejected.has(party) || round.reasons.has(party));
+  const last = named.at(-1);
+  const standing = last && (last === now || 2 * named.length >= there.length);
+  return {
     party,
     share: mean(there.map((round) => run.share(round, party))),
     noise: median(heard.map((round) => run.noise(round, party) / typical.get(round))),
     rounds: there.length,
     rejected: refused.length,
     refusal: refused.at(-1)?.rejected.get(party) ?? null,
-    group: 2 * grouped.length > heard.length ? run.together(grouped.at(-1), party) : [],
-    reason: heard.at(-1)?.reasons.get(party) ?? null,
+    named: named.length - refused.length,
+    reason: heard.findLast((round) => round.reasons.has(party))?.reasons.get(party) ?? null,
+    group: last ? run.together(last, party) : [],
+    cause: standing ? causeOf(run, last, party) : null,
   };
-  return { ...judgement, cause: causeOf(judgement) };
 }
 
-function causeOf({ rounds, rejected, group, noise, share }) {
-  if (2 * rejected >= rounds) return "rejected";
-  if (group.length) return "together";
-  if (noise >= REMARKABLE) return "noisy";
-  return share < LITTLE ? "little" : null;
+function causeOf(run, round, party) {
+  if (round.rejected.has(party)) return "rejected";
+  return run.together(round, party).length ? "together" : "noisy";
 }
 
-function why(run, judgement) {
-  const said = [];
-  const { rejected, rounds, refusal, group, noise, cause } = judgement;
-  if (rejected) said.push(`rejected in ${rejected} of ${rounds}: ${refusal}`);
-  if (group.length) {
-    const others = group.filter((party) => party !== judgement.party);
-    said.push(`moves with ${list(others.map((party) => run.names[party]))}`);
-  }
-  if (noise >= REMARKABLE) said.push(`${times(noise)} the typical noise`);
-  if (cause === "little") said.push("heard little");
-  return said.join("; ");
+function why(judgement) {
+  const { rejected, rounds, refusal, named, reason } = judgement;
+  const often = named < rounds ? `in ${named} of ${plural(rounds, "round")}: ` : "";
+  return [
+    ...(rejected ? [`rejected in ${rejected} of ${rounds}: ${refusal}`] : []),
+    ...(reason ? [often + reason] : []),
+  ].join("; ");
+}
+
+// Reasons that differ in their numbers alone, as one: "noise 3.1 to 9.2× the typical".
+function ranged(reasons) {
+  const parts = reasons.map((reason) => reason.split(NUMBER));
+  return parts[0]
+    .map((text, k) => {
+      const values = parts.map((part) => part[k]);
+      const [low, high] = [Math.min(...values), Math.max(...values)];
+      return k % 2 && low < high ? `${low} to ${high}` : text;
+    })
+    .join("");
+}
+
+function withoutNumbers(reason) {
+  return reason
+    .split(NUMBER)
+    .filter((_, k) => k % 2 === 0)
+    .join("…");
 }
 
 // The groups of judgements that one sentence is about: [cause, judgements].
 function clusters(judgements) {
   const found = new Map();
   for (const judgement of judgements.filter((one) => one.cause)) {
-    const { cause, group, refusal } = judgement;
-    const kind = { together: group.join(), rejected: refusal }[cause] ?? "";
+    const { cause, group, refusal, reason } = judgement;
+    const kind = { together: group.join(), rejected: refusal }[cause] ?? withoutNumbers(reason);
     const key = `${CAUSES.indexOf(cause)} ${kind}`;
     found.set(key, [...(found.get(key) ?? []), judgement]);
   }
@@ -73,28 +89,22 @@ function clusters(judgements) {
 // Sentences of words and of {party}, which the page makes into buttons.
 function sentence(run, { cause, members }) {
   const names = listed(members.map((one) => one.party));
-  const [is, was] = members.length > 1 ? ["are", "were"] : ["is", "was"];
-  const share = times(mean(members.map((one) => one.share)));
-  const each = members.length > 1 ? " each" : "";
+  const several = members.length > 1;
+  const share = `heard ${times(mean(members.map((one) => one.share)))} an equal share${several ? " each" : ""}`;
   if (cause === "rejected") {
     const [one] = members;
     const often = one.rejected === one.rounds ? "every time" : `${one.rejected} times`;
     return [
       ...names,
-      ` ${was} rejected ${often} in the last ${plural(one.rounds, "round")}: ${one.refusal}.`,
+      ` ${several ? "were" : "was"} rejected ${often} in the last ${plural(one.rounds, "round")}: ${one.refusal}.`,
     ];
   }
   if (cause === "together") {
-    if (members.length === 1) return [...names, ` moves with others that are not there: heard ${share}.`];
-    return [...names, ` move together: one voice, heard ${share} an equal share each.`];
+    if (!several) return [...names, ` moves with others that are not there: ${share}.`];
+    return [...names, ` move together: one voice, ${share}.`];
   }
-  if (cause === "noisy") {
-    const noise = members.map((one) => one.noise);
-    const [low, high] = [times(Math.min(...noise)), times(Math.max(...noise))];
-    const range = low === high ? low : `${low} to ${high}`;
-    return [...names, ` ${is} noisy, ${range} the typical, and heard ${share} an equal share${each}.`];
-  }
-  return [...names, ` ${is} heard little, ${share} an equal share${each}.`];
+  const reasons = ranged(members.map((one) => one.reason));
+  return [...names, ` stand${several ? "" : "s"} out: ${reasons}; ${share}.`];
 }
 
 function headline(run, place, judgements) {
@@ -103,7 +113,8 @@ function headline(run, place, judgements) {
   const standing = judgements.filter((one) => one.cause).length;
   const among = `of ${plural(judgements.length, "party", "parties")}`;
   if (standing) return `${standing} ${among} stand${standing === 1 ? "s" : ""} out.`;
-  return judgements.length ? "No party stands out." : "Nobody was heard.";
+  if (!judgements.length) return "Nobody was heard.";
+  return round.caveats.length ? "No party stands out, but this is no all-clear." : "No party stands out.";
 }
 
 // What remains to be said once those who stand out are named.
@@ -112,11 +123,12 @@ function remainder(run, place, judgements) {
   if (!round) return "The page shows rounds as they are written.";
   if (!round.members.length)
     return `Round ${round.number} came to nothing${round.note ? `: ${round.note}` : "."}`;
+  const heard = judgements.filter((one) => one.rejected < one.rounds).map((one) => one.share);
+  const alike = heard.length > 1 && Math.max(...heard) - Math.min(...heard) < 1e-3;
+  if (alike && !round.correlation)
+    return `${round.method} hears everybody alike, whoever stands out.`;
   const rest = judgements.filter((one) => !one.cause);
   const shares = rest.map((one) => one.share);
-  const alike = Math.max(...shares) - Math.min(...shares) < 1e-3;
-  if (rest.length === judgements.length && alike && !round.correlation)
-    return `${round.method} hears everybody alike: it does not tell whom to trust.`;
   const who = rest.length === judgements.length ? `All ${rest.length}` : `The other ${rest.length}`;
   if (!rest.length) return "Nobody else took part.";
   return (

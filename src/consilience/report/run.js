@@ -40,6 +40,8 @@ class Run {
       members,
       rejected,
       reasons: byParty(line.reasons),
+      caveats: line.caveats ?? [],
+      center: line.center_weight ?? 0,
       weights: this.spread(members, line.weights),
       noise: this.spread(members, line.noise),
       group: this.spread(members, line.group),

@@ -34,6 +34,9 @@ function showFindings() {
   });
   $("causes").replaceChildren(
     ...said.slice(0, 6),
+    ...(run.rounds[state.place]?.caveats ?? []).map((caveat) =>
+      element("li", { class: "cause little" }, `${caveat[0].toUpperCase()}${caveat.slice(1)}.`),
+    ),
     element("li", { class: "cause other" }, remainder(run, state.place, judgements)),
   );
 }
@@ -47,6 +50,7 @@ function showTiles(round) {
       round ? `${brief(round.effective)} of ${round.members.length + round.rejected.size}` : "–",
     ],
     ["Rejected", round ? String(round.rejected.size) : "–"],
+    ...(round?.center ? [["Weight of the centre", `${(100 * round.center).toFixed(1)} %`]] : []),
     ...(accuracy ? [["Accuracy", accuracy.accuracy.toFixed(3)]] : []),
     ...(spent ? [["Time of the round", duration(spent)]] : []),
     ...Object.entries(round?.metrics ?? {}).map(([name, value]) => [name, brief(value ?? NaN)]),
@@ -78,8 +82,8 @@ function showParties() {
     {
       title: "Why",
       left: true,
-      sort: (one) => why(run, one),
-      cell: (one) => element("span", { class: "why" }, why(run, one)),
+      sort: (one) => why(one),
+      cell: (one) => element("span", { class: "why" }, why(one)),
     },
   ];
   table($("parties").querySelector(".scroll"), columns, judgements, remembered("parties"), {
@@ -106,7 +110,7 @@ function showDetail() {
   const said = new Map();
   run.rounds.forEach((round, place) => {
     // Numbers change from round to round: one line per kind of reason.
-    const reason = round.reasons.get(party)?.replace(/\d[\d.e+]*×/g, "…×");
+    const reason = round.reasons.has(party) ? withoutNumbers(round.reasons.get(party)) : null;
     const text = round.rejected.has(party) ? `rejected: ${round.rejected.get(party)}` : reason;
     if (text) said.set(text, [...(said.get(text) ?? []), place]);
   });

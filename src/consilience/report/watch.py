@@ -1,33 +1,51 @@
 """Serve the page of a record that still grows: to this machine, to who knows the address, to read.
 
 The page asks every second for what was added since the place it has read to. The address holds a
-random token; whatever is asked without it gets the same 404.
+random token; whatever is asked without it gets the same 404. A connection lasts `DEADLINE` seconds
+at most, and there are `MOST` of them: one more costs the oldest its place, so that nobody who says
+half a sentence keeps others from being heard.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
+import socket
+import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from threading import Lock
+from time import monotonic
+from typing import Any
+from urllib.parse import parse_qs
 
 from consilience.errors import RecordFileError
 from consilience.record import lines
 from consilience.report.page import fill
+from consilience.text import shown
+
+log = logging.getLogger(__name__)
+
+DEADLINE = 30.0  # seconds, for a question and its answer
+MOST = 64  # connections, and so threads
 
 
 class Watch(ThreadingHTTPServer):
     """A web server for one record, which need not exist yet."""
 
     daemon_threads = True
+    request_queue_size = MOST  # beyond it, to connect would take a second
 
     def __init__(
         self, record: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 0
     ) -> None:
         self.record = Path(record)
         self.token = secrets.token_urlsafe(24)
+        self._open: dict[Any, float] = {}  # connections, the oldest first, and until when
+        self._lock = Lock()
         self.added(0)  # a file that is no record is told before anybody looks
         super().__init__((host, port), _Handler)
 
@@ -51,25 +69,57 @@ class Watch(ThreadingHTTPServer):
         found, end = lines(self.record, place)
         return json.dumps({"rounds": found, "next": end})
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; with too many of them, give up the oldest."""
+        with self._lock:
+            self._open[request] = monotonic() + DEADLINE
+            while len(self._open) > MOST:
+                self._cut(next(iter(self._open)))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that has had its answer."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Give up connections that last too long."""
+        super().service_actions()
+        with self._lock:
+            for request in [one for one, end in self._open.items() if end < monotonic()]:
+                self._cut(request)
+
+    def _cut(self, request: Any) -> None:
+        del self._open[request]
+        with suppress(OSError):  # its thread then reads an end, and closes it
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say in one line what went wrong; that somebody went away did not."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            log.error("a question could not be answered: %s", shown(repr(error), 500))
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: Watch
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        token, _, name = asked.path.lstrip("/").partition("/")
+        path, _, query = self.path.partition("?")
+        token, _, name = path.lstrip("/").partition("/")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
         try:
             if known and name == "":
                 self._answer(self.server.page(), "text/html")
             elif known and name == "rounds":
-                place = int(parse_qs(asked.query)["from"][0])
+                place = int(parse_qs(query)["from"][0])
                 self._answer(self.server.added(max(0, place)), "application/json")
             else:
                 self.send_error(404)
         except (KeyError, ValueError) as error:
             damaged = isinstance(error, RecordFileError)
-            self.send_error(500 if damaged else 400, explain=str(error) if damaged else None)
+            self.send_error(500 if damaged else 400, explain=shown(error, 500) if damaged else None)
 
     def _answer(self, text: str, kind: str) -> None:
         body = text.encode()
