@@ -74,7 +74,7 @@ BAD = {
     ),
     "huge-count": (
         sent("eve", weights(9), meta={"NUM_STEPS_CURRENT_ROUND": 10**400}),
-        "its sample count is 1000",
+        "its sample count is no usable int",
     ),
 }
 
