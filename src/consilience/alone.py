@@ -11,7 +11,7 @@ from typing import Any
 
 from consilience.consensus import aggregate
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.text import shown
+from consilience.text import told
 
 
 def tried_alone(updates: Mapping[str, Any], center: Any = None) -> dict[str, Any]:
@@ -25,5 +25,5 @@ def _tried(party: str, update: Any, center: Any) -> Any:
     except ConsilienceError:
         pass  # it is rejected in good order, also among others
     except Exception as error:
-        return UpdateError(f"it cannot be read ({type(error).__name__}: {shown(error, 200)})")
+        return UpdateError(f"it cannot be read ({told(error, 200)})")
     return update

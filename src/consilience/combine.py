@@ -147,7 +147,8 @@ def reduce_coordinates(
             np.copyto(work[:-1], chunk)
             reduced, least, greatest = rule.reduce(work[:-1], work[-1])
             for path, low, high, at in updates.pieces(start, stop):
-                model[path].store(reduced[at : at + high - low], value[path], low)
+                piece = model[path].within(reduced[at : at + high - low])
+                model[path].store(piece, value[path], low)
             if start // width % told == 0:
                 said += shares(chunk, least, greatest)
                 apart = chunk - reduced

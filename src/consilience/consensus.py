@@ -259,8 +259,9 @@ def _counts(
     """
     if sample_counts is None:
         return None, {}
-    if isinstance(sample_counts, Mapping):
-        given = {str(party): count for party, count in sample_counts.items()}
+    if isinstance(sample_counts, Mapping) or _names_parties(sample_counts, updates):
+        named: Any = sample_counts
+        given = {str(party): count for party, count in named.items()}
     elif len(sample_counts) == len(updates.given):
         given = dict(zip(updates.given, sample_counts, strict=True))
     else:
@@ -276,6 +277,14 @@ def _counts(
         if not 0 < count < np.inf
     }
     return {party: count for party, count in said.items() if party not in bad}, bad
+
+
+def _names_parties(counts: Any, updates: Updates) -> bool:
+    """Tell whether these are a series of pandas whose index is of ids, not of places."""
+    index = getattr(counts, "index", None)
+    if index is None or callable(index):  # as a list's is
+        return False
+    return not set(map(str, index)).isdisjoint(updates.given)
 
 
 def _count(said: Any) -> float:

@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Number
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -314,23 +315,29 @@ def _check_floats(leaves: Leaves) -> None:
 
 
 def _check_parties(read: Mapping[str, _Read]) -> None:
-    """Raise if these are the tensors of one model rather than the updates of many parties.
+    """Raise if these are the tensors, or the layers, of one model rather than the updates of many
+    parties.
 
-    That shows where each is a single tensor, and most have a layer's names or no shape is that of
-    most.
+    That shows where each is a single tensor, or all hold what a layer does, and no shapes are those
+    of most; or where most of the tensors have a layer's names.
     """
-    if len(read) < 2 or not all(found.tree.leaf for found in read.values()):
+    single = all(found.tree.leaf for found in read.values())
+    if len(read) < 2 or not (single or all(map(_is_layer, read.values()))):
         return
-    shapes = {party: found.leaves[()].shape for party, found in read.items()}
+    shapes = {p: tuple(leaf.shape for leaf in found.leaves.values()) for p, found in read.items()}
     (_, most), *others = Counter(shapes.values()).most_common(2)
     tied = any(count == most for _, count in others)
-    layers = sum(party.rsplit(".", 1)[-1] in _LAYER for party in read)
+    layers = sum(party.rsplit(".", 1)[-1] in _LAYER for party in read) if single else 0
     if tied or 2 * most < len(read) or 2 * layers > len(read):
         some = ", ".join(f"{shown(party)} {shape}" for party, shape in list(shapes.items())[:3])
         raise UpdateError(
             f"this looks like the tensors of one model, each taken for a party ({some}, …): give "
             "{party: model}, or a centre to say what is expected"
         )
+
+
+def _is_layer(found: _Read) -> bool:
+    return bool(found.leaves) and all(len(p) == 1 and p[0] in _LAYER for p in found.leaves)
 
 
 def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
@@ -370,6 +377,7 @@ def _rows(frame: Any) -> dict[str, Any]:
     try:
         values = frame.to_numpy()
         if values.dtype.kind == "O":  # of a column that can be missing, perhaps
+            _check_numbers(values[~frame.isna().to_numpy()])
             values = frame.to_numpy(dtype=float, na_value=np.nan)
     except Exception as error:
         raise UpdateError(
@@ -377,6 +385,13 @@ def _rows(frame: Any) -> dict[str, Any]:
             "other columns, or make them the index"
         ) from None
     return _by_id(frame.index if hasattr(frame, "index") else range(len(values)), values)
+
+
+def _check_numbers(values: Array) -> None:
+    """Raise for what can be made a number but is none, such as text or a date."""
+    for value in values:
+        if not isinstance(value, Number | np.bool_):
+            raise TypeError(f"found {shown(type(value).__name__)}")
 
 
 def _by_id(ids: Iterable[Any], updates: Iterable[Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Sample counts that are none: they cost their party, or nothing, and never the round."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import consilience as cs
@@ -52,6 +53,15 @@ def test_a_count_nobody_knows_is_the_median():
     assert found.weights["3"] == found.weights["1"] > 0
     nobody = cs.aggregate(sent(4), "mean", sample_counts={"someone": 5})
     assert set(nobody.weights.values()) == {0.25}
+
+
+def test_a_series_of_counts_is_read_by_its_index():
+    updates = dict(zip("abcd", sent(4), strict=True))
+    named = pd.Series([4.0, 3.0, 2.0, 1.0], index=list("dcba"))
+    found = cs.aggregate(updates, "mean", sample_counts=named)
+    assert found.weights == pytest.approx({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4})
+    places = cs.aggregate(updates, "mean", sample_counts=pd.Series([1, 2, 3, 4]))
+    assert places.weights == pytest.approx(found.weights)
 
 
 def test_where_everybody_has_none_nobody_counts():

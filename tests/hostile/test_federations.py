@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -396,6 +397,38 @@ def test_who_makes_the_aggregation_fail_is_found_and_named(monkeypatch: pytest.M
     assert float(np.abs(ended.model["w"] - 3).max()) < 0.5
     assert "SystemError" in ended.rejected["eve"]
     assert ended.rejected["eve"].isprintable()
+
+
+def test_an_error_that_cannot_say_what_it_is(monkeypatch: pytest.MonkeyPatch):
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise MuteError
+
+    def fails(updates: Any, *more: Any, **settings: Any) -> cs.Consensus:
+        raise MuteError
+
+    monkeypatch.setattr("consilience.integrations.rounds.aggregate", fails)
+    monkeypatch.setattr("consilience.alone.aggregate", fails)
+    assert "MuteError" in str(Rounds().close(1, {"eve": weights(1)}, ZERO).note)
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_no_party_makes_the_model_infinite(step: float | None):
+    """Parties may send wider numbers than the model's, and a mean believes them."""
+    sent = {f"site-{j}": {"w": weights(j)["w"].astype(float)} for j in range(4)}
+    rounds = Rounds("mean", step=step)
+    first = rounds.close(1, {**sent, "eve": {"w": np.full((20, 30), 1e150)}}, ZERO).model
+    assert first is not None
+    assert first["w"].dtype == np.float32
+    assert np.isfinite(first["w"]).all()
+    second = rounds.close(2, sent, first)
+    assert second.consensus is not None
+    assert np.isfinite(second.model["w"]).all()
+
+
+def test_a_mapping_that_cannot_be_written_to():
+    sent: dict[str, Any] = {"ann": MappingProxyType(weights(1)), "bob": weights(2)}
+    assert Rounds("mean").close(1, sent, ZERO).consensus is not None
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_refused(tmp_path: Path):

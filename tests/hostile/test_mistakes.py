@@ -41,6 +41,8 @@ def test_what_is_missing_in_a_data_frame_is_rejected_by_name(X):
     frame = pd.DataFrame(X, index=list("abcde")).astype("Float64")
     frame.loc["c", 3] = pd.NA
     assert list(cs.aggregate(frame).rejected) == ["c"]
+    mixed = pd.DataFrame(X, index=list("abcde")).assign(flag=[True, False, None, True, False])
+    assert list(cs.aggregate(mixed).rejected) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +52,10 @@ def test_what_is_missing_in_a_data_frame_is_rejected_by_name(X):
         lambda X: pl.DataFrame(X).with_columns(who=pl.Series(list("abcde"))),
         lambda X: pa.table({"a": X[0], "b": X[1]}),
         lambda X: pl.DataFrame(X).lazy(),
+        lambda X: pd.DataFrame(X).assign(when=pd.date_range("2020-01-01", periods=5)),
+        lambda X: pd.DataFrame(X).assign(number=list("12345")),
     ],
-    ids=["pandas", "polars", "arrow", "lazy"],
+    ids=["pandas", "polars", "arrow", "lazy", "dates", "digits"],
 )
 @pytest.mark.filterwarnings("ignore::polars.exceptions.PerformanceWarning")
 def test_a_data_frame_that_is_not_all_numbers_is_refused(X, frame):
@@ -84,6 +88,14 @@ def test_one_plain_model_is_not_a_round(as_list):
     model = {"w1": np.ones((4, 8)), "b1": np.ones(8), "w2": np.ones((8, 2)), "b2": np.ones(2)}
     with pytest.raises(cs.UpdateError, match="tensors of one model"):
         cs.aggregate(list(model.values()) if as_list else model)
+
+
+def test_layers_of_one_model_are_not_a_round():
+    layers = {f"Dense_{n}": {"kernel": np.ones((n, 5)), "bias": np.ones(5)} for n in (1, 2, 3)}
+    with pytest.raises(cs.UpdateError, match="tensors of one model"):
+        cs.aggregate(layers)
+    layers |= {"Dense_4": layers["Dense_1"]}
+    assert len(cs.aggregate(layers, "mean").rejected) == 2
 
 
 def test_a_round_is_not_taken_for_a_model():

@@ -100,6 +100,15 @@ def test_the_largest_numbers_there_are(method, size, dtype):
     assert not np.isnan(found.value).any()
 
 
+@pytest.mark.parametrize("method", cs.methods())
+def test_numbers_beyond_the_range_of_most(method):
+    """One sends wider numbers than the others, whose dtype is the consensus's."""
+    X = [np.ones(7, np.float16), np.zeros(7, np.float16), np.full(7, 1e30)]
+    found = cs.aggregate(X, method).value
+    assert found.dtype == np.float16
+    assert np.isfinite(found).all()
+
+
 def test_from_files(tmp_path):
     X = sent(5, 1e20)
     for j, x in enumerate(X):

@@ -79,7 +79,9 @@ class FullCovariance:
         """Return Φ given the truth: eq. (phi) with its remark, and the prior."""
         sample = pooled_products(evidence, [with_centre(w) for w in weights])
         phi: Matrix = (1 - self.shrinkage) * sample + self.shrinkage * prior
-        unit = np.sqrt(np.outer(np.diag(prior), np.diag(prior)))
+        # Products of variances may overflow, those of their roots do not.
+        scale = np.sqrt(np.diag(prior))
+        unit = np.outer(scale, scale)
         values, vectors = np.linalg.eigh(phi / unit)
         if values[0] >= self.shrinkage * (1 - 1e-9):
             return phi

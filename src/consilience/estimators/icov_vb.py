@@ -327,7 +327,7 @@ def standardised_residuals(
     else:
         assert independent.latent is not None
         own, prior = independent.latent.own, independent.latent.prior_variance
-    values, vectors = np.linalg.eigh(products / np.sqrt(np.outer(own, own)))
+    values, vectors = np.linalg.eigh(products / np.outer(np.sqrt(own), np.sqrt(own)))
     return own, prior, values[::-1], vectors[:, ::-1]
 
 

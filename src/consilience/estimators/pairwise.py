@@ -303,7 +303,7 @@ def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:
     all the rest.
     """
     products = np.where(counts > 0, 0.5 * (levels[:, None] + levels - distances), 0.0)
-    bound = np.sqrt(levels[:, None] * levels)
+    bound = np.outer(np.sqrt(levels), np.sqrt(levels))  # products of levels may overflow
     products = np.clip(products, -bound, bound)
     np.fill_diagonal(products, 0.0)
     for kept in np.linspace(1, 0, 21):

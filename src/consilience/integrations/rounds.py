@@ -26,7 +26,7 @@ from consilience.errors import ConsilienceError
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Model, fits, latest
 from consilience.memory import Memory
 from consilience.record import Record
-from consilience.text import shown
+from consilience.text import shown, told
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
@@ -156,7 +156,7 @@ class Rounds:
         except ConsilienceError as error:
             return None, shown(error, _NOTE), getattr(error, "rejected", {})
         except Exception as error:  # a run of days must not end by what one party found out
-            why = f"the aggregation failed: {type(error).__name__}: {shown(error, _REASON)}"
+            why = f"the aggregation failed: {told(error, _REASON)}"
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
             return None, why, {}
 
@@ -164,13 +164,15 @@ class Rounds:
         """Return the next model, in the dtypes of the present one; its tensors are new."""
         if model is None:
             return value
+        value = value if type(value) is dict else dict(value)  # a party's mapping may be read-only
         for name, tensor in model.items():
             # The consensus may be of another library, if the parties' tensors are.
             sent = np.asarray(value[name])
             if self.step is None:
-                value[name] = sent.astype(tensor.dtype, copy=False)
+                value[name] = _rounded(sent, tensor.dtype)
             elif tensor.dtype.kind == "f":
-                value[name] = (tensor + self.step * sent).astype(tensor.dtype, copy=False)
+                with np.errstate(over="ignore"):
+                    value[name] = _rounded(tensor + self.step * sent, tensor.dtype)
             else:  # a difference of counters or masks says nothing
                 value[name] = tensor
         return {name: value[name] for name in model}
@@ -214,3 +216,14 @@ class Rounds:
             )
         except Exception as error:  # nor is a line of the record worth a run
             self.log.error("round %d is missing in the record %s: %s", round, self.record, error)
+
+
+def _rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return values in a dtype, those beyond its range at its end: an infinite model is the end of
+    a federation, as no party can be near it."""
+    with np.errstate(over="ignore"):
+        rounded: NDArray[Any] = values.astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(rounded).all():
+        largest = np.finfo(dtype).max
+        rounded = rounded.clip(-largest, largest)
+    return rounded
