@@ -175,7 +175,7 @@ BAD = {
         lambda u: spoil(u, "bias", u["bias"] + 0j),
         r"'bias' is complex128, expected float",
     ),
-    "overflow": (lambda u: spoil(u, "bias", np.full(2, 1e200)), r"norm overflows"),
+    "overflow": (lambda u: spoil(u, "bias", np.full(2, 1e200)), r"holds 1e\+200 at position 0"),
     "none": (lambda u: spoil(u, "bias", None), r"'bias': expected a tensor, found NoneType"),
     "text": (lambda u: spoil(u, "bias", "0.5"), r"'bias': expected a tensor, found str"),
     "float8": (
@@ -292,10 +292,10 @@ def test_without_a_centre_the_majority_decides():
 
 def test_a_bad_centre_is_the_callers_mistake(random):
     for center, problem in [
-        (np.array([0, np.nan]), "NaN or inf"),
+        (np.array([0, np.nan]), "NaN, inf"),
         ("zero", "expected a tensor, found str"),
         (np.zeros(3), r"every update was rejected.*expected \(3,\)"),
-        (np.full(2, 1e200), "too far"),
+        (np.full(2, 1e200), r"above 1e\+50"),
     ]:
         with pytest.raises(cs.UpdateError, match=problem):
             cs.aggregate(random.standard_normal((3, 2)), center=center)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from consilience.errors import UpdateError
 from consilience.parallel import in_order, stripes
 from consilience.tensors import Array
-from consilience.updates import Updates, parse
+from consilience.updates import LARGEST, Updates, parse
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -51,6 +51,9 @@ _TILE = 32
 _BATCH = 1 << 20
 # Of a squared distance.
 _ROUNDING = 1e-15
+# A larger mean squared distance is no update's, and a smaller one is none. Ratios of those between,
+# to any power up to one and a half, are numbers.
+_FARTHEST, _NEAREST = 4 * LARGEST**2, 1e-100
 # Updates whose squares are this many times their squared distances have to be centred.
 _NEAR = 100.0
 # A reference this many times farther from its peers than another party is not a good one.
@@ -64,6 +67,11 @@ class Block:
     parties: tuple[str, ...]
     distances: Matrix  # (J+1, J+1): mean squared distance per coordinate; last: the centre
     count: float  # coordinates seen, discounted by age where a memory forgets
+
+    def __post_init__(self) -> None:
+        if ((self.distances > 0) & (self.distances < _NEAREST)).any():
+            far = np.where(self.distances < _NEAREST, 0.0, self.distances)
+            object.__setattr__(self, "distances", far)
 
     @cached_property
     def gram(self) -> Matrix:
@@ -287,13 +295,14 @@ def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence
         typical = np.median(distances[:-1, :-1], axis=1)
         if about is not None and typical[reference] > _FAR * typical.min():
             distances, lost = _distances(updates, spans, int(np.argmin(typical)), np.float64)
-    if not np.isfinite(distances).all():
+    there = distances <= _FARTHEST  # and not NaN
+    if not there.all():
         # Whoever is at a distance from nobody but itself is to blame, where it is that clear.
-        good = updates.screened(np.isfinite(distances[:-1]).sum(axis=1) == 1)
+        good = updates.screened(there[:-1].sum(axis=1) == 1)
         if len(good.parties) == len(updates.parties):
             good = updates.screened()
         if len(good.parties) == len(updates.parties):
-            raise UpdateError("the centre is too far from the updates for a distance to exist")
+            raise UpdateError("the centre is too far from the updates to compare them with it")
         return observe(good, exact=exact)
     seen = sum(stop - start for start, stop in spans)
     return updates, Evidence((Block(updates.parties, distances, float(seen)),))

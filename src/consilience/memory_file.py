@@ -140,8 +140,8 @@ def _evidence(
     for b, block in enumerate(blocks):
         parties = _parties(block["parties"])
         distances = _taken(arrays, f"distances{b}", (len(parties) + 1,) * 2)
-        if not (_within(distances, 0) and not np.diag(distances).any()):
-            raise ValueError("a squared distance is not a number from zero on")
+        if not _plausible(distances, 2) or np.diag(distances).any() or (distances < 0).any():
+            raise ValueError("a squared distance is not a number from zero on, or no sensible one")
         if not np.allclose(distances, distances.T, rtol=1e-9, atol=0):
             raise ValueError("a distance differs from the same one the other way")
         count = _number(block["count"], "count", np.nextafter(0, 1), most)
@@ -159,11 +159,11 @@ def _known(header: dict[str, Any], arrays: dict[str, Array]) -> Known:
         rank = arrays["factors"].shape[-1]
         factors = _taken(arrays, "factors", (len(parties), rank))
         own, prior = _taken(arrays, "own", (len(parties),)), _taken(arrays, "prior", ())
-        if not (_within(factors) and _within(own, 0) and prior >= 0):
-            raise ValueError("a hidden direction or its noise is not a number, or below zero")
+        if not (_plausible(factors) and _plausible(own, 2) and (own >= 0).all() and prior >= 0):
+            raise ValueError("a hidden direction or its noise is no sensible number, or below zero")
         latent = Latent(factors, own, bool(header["latent"]["shared"]), float(prior))
-    if not _within(noise, 0):
-        raise ValueError("a noise level is not a number from zero on")
+    if not _plausible(noise) or (noise < 0).any():
+        raise ValueError("a noise level is not a number from zero on, or no sensible one")
     return Known(parties, noise, latent)
 
 
@@ -175,7 +175,7 @@ def _trails(header: dict[str, Any], arrays: dict[str, Array], most: int) -> Trai
     means = _taken(arrays, "means", (len(parties), len(places)))
     if (np.diff(places, prepend=-1, append=size) <= 0).any():
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
-    if not (_within(means) and _within(rounds, np.nextafter(0, 1), most)):
+    if not (_plausible(means) and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
     return Trails(size, places, parties, rounds, means)
 
@@ -188,6 +188,12 @@ def _taken(
         expected = f"{np.dtype(dtype)} of shape {shape}"
         raise ValueError(f"{name}: expected {expected}, found {array.dtype} {array.shape}")
     return array
+
+
+def _plausible(array: Array, power: int = 1) -> bool:
+    """Tell whether all are zero, or of a size that updates within their limits lead to."""
+    sizes = np.abs(array[array != 0])
+    return _within(sizes, 1e-60**power, 1e60**power)
 
 
 def _within(array: Array, low: float = -np.inf, high: float = np.inf) -> bool:

@@ -35,6 +35,7 @@ log = logging.getLogger("consilience")
 _CHUNK = 1 << 16
 # What layers call their tensors.
 _LAYER = {"weight", "bias", "kernel", "running_mean", "running_var", "num_batches_tracked"}
+LARGEST = 1e50  # number of an update: beyond it squares, and ratios of squares, may overflow
 _ELECTED = 1 << 20  # numbers that are voted on at once
 
 
@@ -164,25 +165,16 @@ class Updates:
         return self.without({party: reason for party, reason in reasons if reason is not None})
 
     def _unusable(self, leaves: Leaves) -> str | None:
-        square = 0.0
         for path in self.floats:
             leaf = leaves[path]
             spare = np.empty(min(leaf.size, _CHUNK), float if leaf.wide else np.float32)
             for start in range(0, leaf.size, _CHUNK):
                 piece = leaf.piece(start, start + _CHUNK, spare)
-                with np.errstate(over="ignore", invalid="ignore"):
-                    total = float(np.square(piece).sum() if leaf.wide else piece.sum())
-                if not np.isfinite(total):  # a sum is the quickest look at many numbers
-                    finite = np.isfinite(piece)
-                    if not finite.all():
-                        at = int(np.argmin(finite))
-                        return f"{show(path)} holds {piece[at]} at position {start + at}"
-                if leaf.wide:
-                    square += total
-        # A quarter of the range, so that a difference of two such updates has a norm too. Numbers
-        # of single precision are too small to get there.
-        if square > np.finfo(float).max / 4:
-            return "its norm overflows"
+                with np.errstate(invalid="ignore"):
+                    usable = np.abs(piece) <= np.float64(LARGEST)  # float32 cannot hold it
+                if not usable.all():
+                    at = int(np.argmin(usable))
+                    return f"{show(path)} holds {piece[at]} at position {start + at}"
         return None
 
     def template(self) -> int:
@@ -410,8 +402,10 @@ def _center(center: Any) -> Leaves:
             for start in range(0, leaf.size, _CHUNK):
                 piece = buffer[: min(leaf.size - start, _CHUNK)]
                 leaf.read(start, start + piece.size, piece)
-                if not np.isfinite(piece).all():
-                    raise UpdateError(f"the centre's {show(path)} holds NaN or inf")
+                if not (np.abs(piece) <= np.float64(LARGEST)).all():
+                    raise UpdateError(
+                        f"the centre's {show(path)} holds NaN, inf or a number above {LARGEST:g}"
+                    )
     return leaves
 
 

@@ -82,8 +82,8 @@ def _float(array: Any) -> bool:
 
 
 def _limit(dtype: Any) -> float:
-    """Return the largest number of a dtype, with room for a norm and a difference."""
-    return min(float(ml_dtypes.finfo(dtype).max), 1e140)
+    """Return the largest number of a dtype, or one that may still be compared with others."""
+    return min(float(ml_dtypes.finfo(dtype).max), 1e45)
 
 
 def _times(array: Any, factor: float, dtype: Any = None) -> Any:
