@@ -77,9 +77,26 @@ class Block:
     def gram(self) -> Matrix:
         """Inner products about the party closest to its peers, (J+1, J+1): precise however far the
         centre or a wild party is."""
-        closest = int(np.argmin(self.typical_distances))
-        from_there = self.distances[closest]
+        return self._gram_about(int(np.argmin(self.typical_distances)))
+
+    def _gram_about(self, origin: int) -> Matrix:
+        from_there = self.distances[origin]
         return _possible(0.5 * (from_there[:, None] + from_there - self.distances), from_there)
+
+    @cached_property
+    def _last_grams(self) -> dict[int, Matrix]:
+        return {}
+
+    def _gram_near(self, weights: Vector) -> Matrix:
+        """Inner products about the heaviest point, where one is much heavier than the others: the
+        weighted mean is then next to it, and what is left of its residual would be rounding."""
+        heaviest = int(np.argmax(weights))
+        if weights[heaviest] * weights.size < 2:
+            return self.gram
+        if heaviest not in self._last_grams:
+            self._last_grams.clear()
+            self._last_grams[heaviest] = self._gram_about(heaviest)
+        return self._last_grams[heaviest]
 
     @cached_property
     def coordinates(self) -> Matrix:
@@ -130,8 +147,9 @@ class Block:
         Of inner products rather than of the distances: rounding in the weights' sum is then not
         multiplied by the distance of a far centre.
         """
-        pulled = self.gram @ weights
-        return np.diag(self.gram) - 2 * pulled + weights @ pulled
+        gram = self._gram_near(weights)
+        pulled = gram @ weights
+        return np.diag(gram) - 2 * pulled + weights @ pulled
 
     def moved(self, change: Vector) -> float:
         """Return how far the weighted mean moves per coordinate (root mean square) where the

@@ -122,6 +122,16 @@ def test_near_copies_never_lower_the_free_energy(posterior, noise, gap):
             assert np.isfinite(beliefs.weights[0]).all()
 
 
+@pytest.mark.parametrize("gap", [1e-4, 1e-6, 1e-7, 1e-8, 1e-9])
+@pytest.mark.parametrize("inference", ["vb", "mle"])
+def test_near_copies_never_lower_the_objective_of_ivar(inference, gap):
+    """Also where neither of the two is the party closest to its peers."""
+    for seed in (11, 37, 57, 67, 82, 98):
+        found = cs.aggregate(near_copies(seed, gap), cs.IVAR(inference))
+        assert never_falls(found.diagnostics["objective"])
+        assert sum(map(found.weights.get, "01")) == pytest.approx(1, abs=1e-3)
+
+
 def test_the_near_copies_that_made_it_fall():
     """From 1.9e10 to -2579, with weights of -145 and 145."""
     X = near_copies(2)
