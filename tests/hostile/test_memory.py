@@ -194,3 +194,16 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(used: cs.Memory, parts, tmp
             with np.load(path) as found:
                 assert json.loads(found["header"].tobytes()) == header
                 assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+
+
+@pytest.mark.parametrize("own", [0.0, 1e-320])
+@pytest.mark.parametrize("method", ["ivar-mle", "ivar-vb", cs.ICOV(rank=1)], ids=str)
+def test_a_noise_without_a_precision_is_not_known(method, own: float):
+    """Or else no later round would have weights."""
+    X = np.random.default_rng(0).standard_normal((6, 50))
+    memory = cs.Memory()
+    cs.aggregate(X, method, memory)
+    assert memory.known is not None
+    assert memory.known.latent is not None
+    memory.known.latent.own[0] = own
+    assert np.isfinite(cs.aggregate(X, method, memory).value).all()

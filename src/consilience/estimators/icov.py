@@ -17,7 +17,7 @@ from consilience.errors import ConsilienceError
 from consilience.estimators import icov_mle, icov_vb
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.icov_mle import Kernel, kernel_of
-from consilience.estimators.ivar import IVAR, Estimate, check_posterior
+from consilience.estimators.ivar import IVAR, LEAST, Estimate, check_posterior
 from consilience.evidence import Evidence, Matrix, Vector
 
 
@@ -218,7 +218,7 @@ def _known(evidence: Evidence, rank: int, start: Known | None) -> tuple[Matrix, 
     own = np.full(len(evidence.parties), np.nan)
     for j, party in enumerate(evidence.parties):
         at = position.get(party)
-        if at is not None and np.isfinite(latent.own[at]):
+        if at is not None and LEAST <= latent.own[at] < np.inf:
             factors[j], own[j] = latent.factors[at], latent.own[at]
     if not np.isfinite(own).any():
         return None

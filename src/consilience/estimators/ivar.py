@@ -40,6 +40,7 @@ from consilience.evidence import Evidence, Vector, residuals
 Estimate = Literal["gls", "posterior-mean"]
 
 LOG_2PI = float(np.log(2 * np.pi))
+LEAST = float(np.finfo(float).tiny)  # the precision of a smaller variance is no number
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ def initial_noise(evidence: Evidence, start: Known | None) -> Vector:
     if start is not None and start.latent is not None:
         known = dict(zip(start.parties, start.latent.own, strict=True))
         here = np.array([known.get(party, np.nan) for party in evidence.parties])
+        here[here < LEAST] = np.nan
         if np.isfinite(here).any():
             return np.where(np.isfinite(here), here, np.nanmedian(here))
     return np.full(len(evidence.parties), typical_noise(evidence))
