@@ -170,3 +170,11 @@ def test_a_number_too_large_to_be_compared_costs_its_party_alone(size):
     X[2, size // 3] = -1e60
     found = cs.aggregate(X)
     assert found.rejected == {"2": f"the update holds -1e+60 at position {size // 3}"}
+
+
+@pytest.mark.parametrize("copies", [2, 3, 6])
+def test_beside_copies_nobody_is_judged_by_a_length_of_zero(copies):
+    x = np.arange(1.0, 6.0)
+    found = cs.aggregate([*[x] * copies, 1.1 * x])
+    assert not any("length" in reason for reason in found.reasons.values())
+    assert found.weights[str(copies)] > 0.01

@@ -275,11 +275,13 @@ def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
     more than a third of the say in what is typical: nobody is the measure of all the others.
     """
     distances = now.distances[:-1, :-1]
+    # Of copies all but one are at no distance from their mean: no length to compare others with.
+    least = 0.5 * np.sqrt(now.smallest / 2) if now.smallest < np.inf else 1.0
     kept, lengths = np.ones_like(weights), np.ones_like(weights)
     for _ in range(20):
         w = at_most_half(weights * kept)
         lengths = np.sqrt(np.maximum(residuals(distances, w / w.sum()), 0.0))
-        typical = _middle(np.maximum(lengths, 1e-6 * lengths.max() + 1e-300), at_most_a_third(w))
+        typical = _middle(np.maximum(lengths, least), at_most_a_third(w))
         lengths /= typical
         before, kept = kept, np.minimum(1.0, _MOST_SLACK / np.maximum(lengths, 1.0))
         if np.abs(kept - before).max() < 1e-6:
