@@ -211,7 +211,7 @@ def test_no_kill_breaks_a_record(file: Path):
             print(file=writers.stdin, flush=True)
             said = iter(writers.stdout.readline, "dead\n")
             child = next(int(line.split()[1]) for line in said if line.startswith("writer"))
-            time.sleep(rng.uniform(0, 0.02))
+            time.sleep(rng.uniform(0, 0.1))
             lines(file)  # can be read while it is written
             os.kill(child, signal.SIGKILL)
             told = [int(line) for line in said]

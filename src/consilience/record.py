@@ -25,7 +25,7 @@ import numpy as np
 
 from consilience.errors import RecordFileError
 from consilience.evidence import Matrix
-from consilience.record_line import fault
+from consilience.record_line import fault, known
 from consilience.text import LONGEST, shown
 
 try:
@@ -111,7 +111,7 @@ class Record:
 
 
 def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole lines from a place in the file on, as they are, and the place after them."""
+    """Return what the whole lines say from a place in the file on, and the place after them."""
     try:
         with open(path, "rb") as file:
             file.seek(start)
@@ -129,7 +129,7 @@ def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, 
                 raise _damaged(path, f"a broken line at byte {end}")
             break  # torn by a loss of power: the next writer will cut it off
         _check_line(line, path)
-        found.append(line)
+        found.append(known(line))
         end += len(piece) + 1
     return found, end
 

@@ -33,6 +33,11 @@ def fault(line: Mapping[str, Any]) -> str | None:
     return _correlation_fault(line.get("correlation"), count)
 
 
+def known(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line without the keys nobody knows, which may hold anything."""
+    return {key: value for key, value in line.items() if key in _KEYS}
+
+
 def _correlation_fault(coded: str | None, count: int) -> str | None:
     try:
         found = None if coded is None else len(base64.b64decode(coded, validate=True))
@@ -86,6 +91,8 @@ _KEYS: dict[str, tuple[Callable[[object], bool], str]] = {
     "group": (_list_of(_or_none(_is_whole)), "whole numbers"),
     "reasons": _TEXTS,
     "rejected": _TEXTS,
+    "caveats": (_list_of(_is_text), "texts"),
+    "center_weight": _NUMBER,
     "correlation": _TEXT,
     "effective_parties": _NUMBER,
     "seconds": _BY_NAME,

@@ -1,12 +1,15 @@
 """Records that were edited, damaged or made by somebody hostile."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import consilience as cs
+from consilience.cli import app
 from consilience.record import lines
 from consilience.report.page import write as write_page
 
@@ -66,6 +69,11 @@ def edited(file: Path, **changes: object) -> None:
         ("note", 7),
         ("version", "x" * 100_000),
         ("version", [1]),
+        ("caveats", 5),
+        ("caveats", "abc"),
+        ("caveats", [1]),
+        ("center_weight", "much"),
+        ("center_weight", [1]),
     ],
 )
 def test_a_line_that_says_something_else_is_refused(file: Path, key: str, value: object):
@@ -81,6 +89,20 @@ def test_a_line_that_says_something_else_is_refused(file: Path, key: str, value:
 def test_a_key_nobody_knows_is_ignored(file: Path):
     edited(file, colour=[1, {"a": None}])
     assert len(cs.Record.read(file)) == 3
+
+
+def test_a_key_nobody_knows_does_not_spoil_the_page(file: Path):
+    edited(file, colour=float("nan"))  # Python reads and writes it, no browser does
+    write_page(file, page := file.with_suffix(".html"))
+    assert not re.search(r"colour|\bNaN,", page.read_text().split('id="data"')[1][:20_000])
+
+
+def test_a_page_does_not_take_the_place_of_its_record(file: Path):
+    before = file.read_bytes()
+    (link := file.with_name("link.html")).symlink_to(file)
+    for out in (file, file.parent / "." / file.name, link):
+        found = CliRunner().invoke(app, ["report", str(file), "-o", str(out)])
+        assert (found.exit_code, file.read_bytes()) == (2, before)
 
 
 def test_a_line_nested_thousands_deep_is_refused(file: Path):

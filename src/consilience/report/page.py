@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from consilience.errors import RecordFileError
 from consilience.record import lines
 from consilience.whole import whole
 
@@ -22,6 +23,8 @@ _CORRELATIONS = 1 << 20  # characters
 def write(record: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
     """Write the page of a record, whole or not at all; return the number of rounds in it."""
     found, _ = lines(record)
+    if os.path.realpath(record) == os.path.realpath(out):
+        raise RecordFileError(f"{out}: holds the record, choose another name")
     with whole(out) as file:
         file.write(fill(Path(record).name, found).encode())
     return len({line["round"] for line in found})
@@ -65,7 +68,7 @@ def compact(found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str
     texts: dict[str, int] = {}
     kept, before = [], None
     for age, line in zip(range(len(found))[::-1], found, strict=True):
-        short = {key: value for key, value in line.items() if key not in ("format", "version")}
+        short = dict(line)
         if age % every:
             short.pop("correlation", None)
         for key in ("reasons", "rejected"):

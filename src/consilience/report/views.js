@@ -35,7 +35,7 @@ function showFindings() {
   $("causes").replaceChildren(
     ...said.slice(0, 6),
     ...(run.rounds[state.place]?.caveats ?? []).map((caveat) =>
-      element("li", { class: "cause little" }, `${caveat[0].toUpperCase()}${caveat.slice(1)}.`),
+      element("li", { class: "cause little" }, `${caveat.slice(0, 1).toUpperCase()}${caveat.slice(1)}.`),
     ),
     element("li", { class: "cause other" }, remainder(run, state.place, judgements)),
   );
