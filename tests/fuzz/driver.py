@@ -150,6 +150,7 @@ def prepare(kinds: tuple[str, ...]) -> None:
     """Import what the kinds need, and bound what a case may take."""
     for kind in set(kinds):
         import_module(KINDS[kind])
+    import_module("torch")  # some cases need it, and none shall be charged for it
     os.fsync = _not_to_the_disk  # who loses power here loses nothing
     warnings.simplefilter("error")
     pages = int(Path("/proc/self/statm").read_text().split()[0])

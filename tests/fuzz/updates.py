@@ -16,6 +16,7 @@ import numpy as np
 from numpy.random import Generator
 
 import consilience as cs
+from consilience.record import name_of
 from fuzz import strangers
 from fuzz.oracle import check_reasons, expect
 from fuzz.trees import FLOATS, Key, Skeleton, Values, at, dressed, skeleton, sound_style
@@ -179,7 +180,8 @@ def _judge(random: Generator, made: Round) -> None:
             expect(np.array_equal(one, other), "the same call gives another value at", path)
     if "record" in made.options:
         last = cs.Record.read(made.options["record"])[-1]
-        expect(last.parties == consensus.parties, "the record names", last.parties)
+        names = tuple(map(name_of, consensus.parties))
+        expect(last.parties == names, "the record names", last.parties)
 
 
 def _form(random: Generator, made: Round) -> Any:
@@ -307,6 +309,8 @@ def _check_pull(made: Round, consensus: cs.Consensus) -> None:
     bad = len(made.parties) - sound
     if made.method not in _UNMOVED or bad > 1 or sound < 5 or made.shape.size < 100:
         return
+    if made.method == "geometric-median" and any(p.count for p in made.parties.values()):
+        return  # it believes who claims to have most of the samples
     assert made.truth is not None
     square = sum(
         float(np.square(_plain(at(consensus.value, p)).astype(np.float64) - made.truth[p]).sum())
