@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,9 +85,16 @@ class Merge:
             raise ConsilienceError(f"{self.report}: expected the name of an .html file")
         if self.record is not None and self.record.exists():
             Record.read(self.record)
-        for path in (self.memory, self.record, self.report):
-            if path is not None and not path.parent.is_dir():
+        kept = [path for path in (self.memory, self.record, self.report) if path is not None]
+        for path in kept:
+            if not path.parent.is_dir():
                 raise ConsilienceError(f"{path}: there is no folder {path.parent}")
+        written = kept if self.output is None else [self.output, *kept]
+        for name, count in Counter(map(os.path.realpath, written)).items():
+            if count > 1:
+                raise ConsilienceError(
+                    f"{name}: named twice; output, memory, record and report need a file each"
+                )
 
     def _keep(self, consensus: Consensus, memory: Memory | None) -> Iterator[Exception]:
         """Save memory, record and report, each on its own; yield what goes wrong. After a dry run

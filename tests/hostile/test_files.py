@@ -290,6 +290,25 @@ def test_longer_metadata_does_not_overwrite_the_model(tmp_path: Path):
     np.testing.assert_array_equal(load_file(found.value)["w"], expected)
 
 
+def test_metadata_do_not_fill_every_shard(tmp_path: Path):
+    random = np.random.default_rng(0)
+    truth = random.standard_normal((30, 50))
+    for party in "abce":
+        (folder := tmp_path / party).mkdir()
+        names = {str(n): f"{n}.safetensors" for n in range(30)}
+        (folder / INDEX).write_text(json.dumps({"weight_map": names}))
+        for n, name in names.items():
+            value = truth[int(n)] + 0.1 * random.standard_normal(50)
+            metadata = {"x": "\1" * 10**6} if party == "e" and n == "0" else {"format": "pt"}
+            save_file({n: value.astype(np.float32)}, folder / name, metadata)
+    paths = [tmp_path / party for party in "abce"]
+    found = cs.aggregate_files(paths, tmp_path / "out")
+    assert not found.rejected
+    assert sum(file.stat().st_size for file in found.value.iterdir()) < 10e6
+    again = cs.aggregate_files([*paths[:3], found.value], None)
+    assert not again.rejected
+
+
 def rewrite(path: Path) -> None:
     """Change a model, and put back the time of its last change."""
     before = path.stat()
@@ -456,3 +475,22 @@ def test_a_memory_is_not_written_through_a_link(tmp_path: Path):
     assert not path.is_symlink()
     assert not stale.exists()
     assert cs.Memory.load(path).rounds == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-o out.npz --memory out.npz",
+        "-o ./out.npz --memory sub/../out.npz",
+        "-o out.npz --record run.html --report run.html",
+        "-o out.npz --memory run.html --report run.html",
+        "-o out.npz --record out.npz",
+    ],
+)
+def test_what_is_written_twice_would_be_lost_once(tmp_path: Path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
+    honest(tmp_path)
+    found = CliRunner().invoke(app, ["merge", *(f"{p}.safetensors" for p in "abc"), *words.split()])
+    assert found.exit_code == 2
+    assert not Path("out.npz").exists()

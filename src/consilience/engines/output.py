@@ -21,12 +21,14 @@ from consilience.errors import ConsilienceError
 from consilience.tensors import Tensor
 from consilience.whole import CONTENT, HiddenFolder
 
+_METADATA = 1 << 23  # bytes, in all files of an output together
+
 
 class Output:
     """Where the consensus of files goes: a .safetensors file, an .npz file, or a folder of shards.
 
     ``shards`` says which file of a folder holds which tensor. ``metadata`` is all that may have to
-    be written in the end: room is left for the longest.
+    be written in the end, into each file: room is left for the longest that is not too long.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class Output:
         self.folder = path.suffix.lower() not in {".safetensors", ".npz"}
         self._single = "tensors" if self.format == "npz" else CONTENT
         self._shards = shards if self.folder and shards else {}
-        self._longest = max(metadata, key=lambda m: len(safetensors.header({}, m)), default={})
+        self._metadata = tuple(metadata)
+        self._most = _METADATA  # bytes in one file
         self._hidden = HiddenFolder(path)
         self._place = -1  # descriptor of the folder the files are made in
         self._model: Mapping[str, Tensor] | None = None
@@ -77,8 +80,11 @@ class Output:
             if self.folder:
                 os.mkdir(CONTENT, dir_fd=self._place)
                 self._place = os.open(CONTENT, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._place)
-            for name, tensors in self._by_file(model).items():
-                self._lay_out_file(name, tensors)
+            files = self._by_file(model)
+            self._most = _METADATA // max(1, len(files))
+            longest = max(map(self._kept, self._metadata), key=_length, default={})
+            for name, tensors in files.items():
+                self._lay_out_file(name, tensors, longest)
         self._model = model
 
     def commit(self, metadata: safetensors.Metadata) -> None:
@@ -95,14 +101,20 @@ class Output:
             self._hidden.commit()
 
     def _write_headers(self, metadata: safetensors.Metadata) -> None:
+        metadata = self._kept(metadata)
         for name, tensors in self._by_file(self._tensors).items():
             length = min(tensor.storage.offset for tensor in tensors.values())
             self._files[name].write(safetensors.header(tensors, metadata, length), 0)
             self._files[name].sync()
 
-    def _lay_out_file(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+    def _kept(self, metadata: safetensors.Metadata) -> safetensors.Metadata:
+        return metadata if _length(metadata) <= self._most else {}
+
+    def _lay_out_file(
+        self, name: str, tensors: Mapping[str, Tensor], longest: safetensors.Metadata
+    ) -> None:
         file = self._files[name] = OutputFile(self._place, name, self.path)
-        at = 0 if self.format == "npz" else len(safetensors.header(tensors, self._longest))
+        at = 0 if self.format == "npz" else len(safetensors.header(tensors, longest))
         for key, tensor in tensors.items():
             dtype = tensor.storage.dtype.newbyteorder("<")  # as in safetensors
             storage = FileArray(file, at, dtype, tensor.size)
@@ -148,3 +160,7 @@ class Output:
             os.close(self._place)
         self._place = -1
         self._model, self._files, self._tensors = None, {}, {}
+
+
+def _length(metadata: safetensors.Metadata) -> int:
+    return len(safetensors.header({}, metadata))
