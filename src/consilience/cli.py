@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -267,7 +268,7 @@ def infer(
             tables.check_names(task, inference.TRUTH_COLUMNS)
         if parties_out is not None:
             tables.check_names(party, inference.PARTY_COLUMNS)
-        if len({path.resolve() for path in outputs}) < len(outputs):
+        if len({os.path.realpath(path) for path in outputs}) < len(outputs):
             raise consilience.TableError(
                 f"{shown(out)}: named twice, for the truths and for the parties"
             )

@@ -219,3 +219,12 @@ def test_tables_that_say_little_give_finite_truths(rows, method):
     assert min(values) - slack <= min(truths)
     assert max(truths) <= max(values) + slack
     assert not found.groups
+
+
+def test_a_link_to_itself_is_replaced_like_any_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("i,w,s\na,x,1\nb,x,2\na,y,1\nb,y,2\n")
+    Path("out.csv").symlink_to("out.csv")
+    words = "infer t.csv --task i --party w --value s -o out.csv --parties-out parties.csv"
+    assert CliRunner().invoke(app, words.split()).exit_code == 0
+    assert Path("out.csv").read_text().startswith("i,truth")

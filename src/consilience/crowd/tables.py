@@ -280,7 +280,7 @@ def _write_parquet(file: IO[bytes], columns: dict[str, list[Any]]) -> None:
 def check_output(path: Path, source: Path | None = None) -> None:
     """Raise if a table cannot be written there, before any work is done for it."""
     name = shown(path, _PATH)
-    if source is not None and path.resolve() == source.resolve():
+    if source is not None and os.path.realpath(path) == os.path.realpath(source):
         raise TableError(f"{name}: holds the ratings, choose another name")
     kind = path.suffix.lower()
     if kind not in DELIMITERS and kind not in PARQUET:
