@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -94,3 +94,16 @@ def test_half_requests_hold_few_threads_and_nobody_up(server: Watch):
         for line in lines:
             line.close()
     assert b"here" in page(server)
+
+
+def test_too_many_cost_the_oldest_its_place_long_before_its_deadline(server: Watch, monkeypatch):
+    monkeypatch.setattr(watch, "DEADLINE", 60.0)
+    before = threading.active_count()
+    with ExitStack() as lines:
+        for _ in range(2 * watch.MOST):
+            lines.enter_context(connect(server)).sendall(b"GET /half")
+        assert b"here" in page(server)  # so all of them have been accepted
+        deadline = time.monotonic() + 10
+        while threading.active_count() - before > watch.MOST and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert threading.active_count() - before <= watch.MOST
