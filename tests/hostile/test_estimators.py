@@ -178,3 +178,14 @@ def test_beside_copies_nobody_is_judged_by_a_length_of_zero(copies):
     found = cs.aggregate([*[x] * copies, 1.1 * x])
     assert not any("length" in reason for reason in found.reasons.values())
     assert found.weights[str(copies)] > 0.01
+
+
+@pytest.mark.parametrize("far", [1e4, 1e8, 1e14, 1e25])
+def test_a_past_on_a_larger_scale_is_no_licence(far):
+    """Where the remembered noise hides how far one party is now, this round's lengths do not."""
+    random, memory = np.random.default_rng(0), cs.Memory()
+    for _ in range(3):
+        cs.aggregate(1e20 * random.standard_normal((7, 500)), memory=memory)
+    X = random.standard_normal((7, 500))
+    X[6] *= far
+    assert distance(cs.aggregate(X, memory=memory).value, 0) < 1.5

@@ -277,7 +277,10 @@ def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
     distances = now.distances[:-1, :-1]
     # Of copies all but one are at no distance from their mean: no length to compare others with.
     least = 0.5 * np.sqrt(now.smallest / 2) if now.smallest < np.inf else 1.0
-    kept, lengths = np.ones_like(weights), np.ones_like(weights)
+    # To begin with, about the middle of most parties: a far one that weighs much would be left
+    # behind in small steps only.
+    lengths = np.sqrt(now.typical_distances / (now.typical or 1.0))
+    kept = np.minimum(1.0, _MOST_SLACK / np.maximum(lengths, 1.0))
     for _ in range(20):
         w = at_most_half(weights * kept)
         lengths = np.sqrt(np.maximum(residuals(distances, w / w.sum()), 0.0))
