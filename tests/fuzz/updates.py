@@ -51,18 +51,20 @@ class Round:
     noise: float = 0.0
 
 
-def case(random: Generator, folder: Path) -> None:
-    """One round, or a few with a memory."""
+def case(random: Generator, folder: Path) -> int:
+    """One round, or a few with a memory; return how many."""
     method = str(random.choice([*cs.methods(), "pairwise", "pairwise", "pairwise"]))
     memory = cs.Memory() if random.random() < 0.15 else None
     shape = skeleton(random, _size(random))
-    for _ in range(1 if memory is None else 3):
+    rounds = 1 if memory is None else 3
+    for _ in range(rounds):
         made = _round(random, shape, method)
         if memory is not None:
             made.options["memory"] = memory
         if random.random() < 0.03:
             made.options["record"] = folder / "run.jsonl"
         _judge(random, made)
+    return rounds
 
 
 def _size(random: Generator) -> int:

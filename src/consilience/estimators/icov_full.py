@@ -86,7 +86,8 @@ class FullCovariance:
         if values[0] >= self.shrinkage * (1 - 1e-9):
             return phi
         raised: Matrix = (vectors * np.maximum(values, self.shrinkage)) @ vectors.T * unit
-        return raised
+        # Rounding loses it again beside values far larger: then all correlate a little less.
+        return raised + 1e-9 * (np.diag(np.diag(raised)) - raised)
 
     def _objective(
         self, evidence: Evidence, weights: list[Vector], phi: Matrix, prior: Matrix
