@@ -86,8 +86,7 @@ class FullCovariance:
         if values[0] >= self.shrinkage * (1 - 1e-9):
             return phi
         raised: Matrix = (vectors * np.maximum(values, self.shrinkage)) @ vectors.T * unit
-        # Rounding loses it again beside values far larger: then all correlate a little less.
-        return raised + 1e-9 * (np.diag(np.diag(raised)) - raised)
+        return _definite(raised)
 
     def _objective(
         self, evidence: Evidence, weights: list[Vector], phi: Matrix, prior: Matrix
@@ -101,3 +100,17 @@ class FullCovariance:
             fit = float(log_determinant) - float((inverted * target).sum())
             total += 0.5 * block.count * fit
         return total
+
+
+def _definite(phi: Matrix) -> Matrix:
+    """Return a covariance that can be inverted. Beside values far larger, rounding may lose what
+    was raised: then all correlate a little less, or in the end not at all."""
+    alone = np.diag(np.diag(phi))
+    for less in (1e-9, 1e-6, 1e-3):
+        some: Matrix = phi + less * (alone - phi)
+        try:
+            inverse(some)
+        except np.linalg.LinAlgError:
+            continue
+        return some
+    return alone
