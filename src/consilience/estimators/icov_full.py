@@ -83,10 +83,9 @@ class FullCovariance:
         scale = np.sqrt(np.diag(prior))
         unit = np.outer(scale, scale)
         values, vectors = np.linalg.eigh(phi / unit)
-        if values[0] >= self.shrinkage * (1 - 1e-9):
-            return phi
-        raised: Matrix = (vectors * np.maximum(values, self.shrinkage)) @ vectors.T * unit
-        return _definite(raised)
+        if values[0] < self.shrinkage * (1 - 1e-9):
+            phi = (vectors * np.maximum(values, self.shrinkage)) @ vectors.T * unit
+        return _definite(phi)
 
     def _objective(
         self, evidence: Evidence, weights: list[Vector], phi: Matrix, prior: Matrix
@@ -103,10 +102,10 @@ class FullCovariance:
 
 
 def _definite(phi: Matrix) -> Matrix:
-    """Return a covariance that can be inverted. Beside values far larger, rounding may lose what
-    was raised: then all correlate a little less, or in the end not at all."""
+    """Return a covariance that can be inverted. Beside values far larger, rounding may leave one
+    that cannot: then all correlate a little less, or in the end not at all."""
     alone = np.diag(np.diag(phi))
-    for less in (1e-9, 1e-6, 1e-3):
+    for less in (0.0, 1e-9, 1e-6, 1e-3):
         some: Matrix = phi + less * (alone - phi)
         try:
             inverse(some)
