@@ -494,3 +494,11 @@ def test_what_is_written_twice_would_be_lost_once(tmp_path: Path, monkeypatch, w
     found = CliRunner().invoke(app, ["merge", *(f"{p}.safetensors" for p in "abc"), *words.split()])
     assert found.exit_code == 2
     assert not Path("out.npz").exists()
+
+
+def test_metadata_may_be_null(tmp_path):
+    """As the format's own reader has it."""
+    sound = file_of({"__metadata__": None, "w": entry([3], 12)}, np.ones(3, "<f4").tobytes())
+    (tmp_path / "a.safetensors").write_bytes(sound)
+    found = cs.aggregate_files([tmp_path / "a.safetensors"], tmp_path / "out.safetensors", "mean")
+    np.testing.assert_array_equal(load_file(found.value)["w"], np.ones(3))

@@ -228,3 +228,11 @@ def test_a_link_to_itself_is_replaced_like_any_other(tmp_path, monkeypatch):
     words = "infer t.csv --task i --party w --value s -o out.csv --parties-out parties.csv"
     assert CliRunner().invoke(app, words.split()).exit_code == 0
     assert Path("out.csv").read_text().startswith("i,truth")
+
+
+def test_what_is_wrong_with_a_line_is_said_on_one_line(tmp_path):
+    path = tmp_path / "ratings.tsv"
+    path.write_text('item\tworker\tscore\nt1\t"a"b\t3\n')
+    with pytest.raises(cs.TableError) as caught:
+        cs.infer(path, **NAMES)
+    assert str(caught.value).isprintable()

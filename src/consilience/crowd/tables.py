@@ -113,7 +113,7 @@ def _read_csv(
                 column.append(row[place])
             lines.append(rows.line_num)
     except csv.Error as error:
-        raise TableError(f"{source}, line {rows.line_num}: {error}") from None
+        raise TableError(f"{source}, line {rows.line_num}: {shown(error)}") from None
     return [*columns], lines
 
 

@@ -56,7 +56,8 @@ def read(file: File) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors of a file, which stay in it, and its metadata."""
     start = data_start(file)
     header = read_json(file, _BEFORE_HEADER, start - _BEFORE_HEADER, "its safetensors header", 8)
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None)
+    metadata = {} if metadata is None else metadata  # as the format's own reader has it
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise UpdateError(f"{file.name}: its __metadata__ is not a mapping of text to text")
     size = sum(map(len, (*metadata, *metadata.values())))
