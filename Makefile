@@ -45,7 +45,10 @@ echarts:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.base: $(VENV)/bin/python pyproject.toml constraints.txt
+# What an editable installation is made from; all else it reads where it lies.
+BUILT := pyproject.toml setup.py constraints.txt $(wildcard src/consilience/passes/*.[ch])
+
+$(VENV)/.base: $(VENV)/bin/python $(BUILT)
 	$(PIP) -e '.[figures]'
 	touch $@
 
@@ -56,10 +59,10 @@ browser:
 	  || echo "no chromium: the tests of the page will be skipped"
 
 # torch first and pinned: resolved together with the rest, pip may pick another build.
-$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt | browser
+$(VENV)/.dev: $(VENV)/bin/python $(BUILT) | browser
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.base
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build src/*.egg-info src/consilience/passes/*.so

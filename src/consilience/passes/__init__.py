@@ -1,0 +1,1 @@
+"""The passes over the updates: evidence, sums, trimmed means. Nothing here knows a prior."""

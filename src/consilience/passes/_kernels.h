@@ -1,0 +1,325 @@
+/* Loops over numbers of one type for one instruction set.
+
+Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TILE (rows of a
+tile: its square, and two vectors, fit the registers), TARGET and NAME(). No include guard. */
+
+#define LANES ((Py_ssize_t)(BYTES / sizeof(T)))
+
+#ifdef __GNUC__
+typedef T NAME(V) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+#else
+typedef T NAME(V);
+#endif
+
+/* Sums by halves: few steps that wait for one another. */
+TARGET static double NAME(total)(NAME(V) sums)
+{
+    T one[BYTES / sizeof(T)];
+    memcpy(one, &sums, sizeof sums);
+#pragma GCC unroll 8
+    for (Py_ssize_t half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (Py_ssize_t k = 0; k < half; k++)
+            one[k] += one[k + half];
+    return one[0];
+}
+
+/* Returns zero if all of n numbers are finite, and NaN if not. */
+TARGET static double NAME(never)(const T *x, Py_ssize_t n)
+{
+    NAME(V) sums;
+    memset(&sums, 0, sizeof sums);
+    Py_ssize_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        sums += *(const NAME(V) *)(x + k) * 0;
+    double rest = 0;
+    for (; k < n; k++)
+        rest += (double)x[k] * 0;
+    return NAME(total)(sums) + rest;
+}
+
+/* Converts n numbers of a row. */
+TARGET static void NAME(convert)(const Row *row, Py_ssize_t at, Py_ssize_t n, T *restrict out)
+{
+    if (row->code == 'f') {
+        const float *x = (const float *)row->data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)x[k];
+    } else if (row->code == 'd') {
+        const double *x = (const double *)row->data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)x[k];
+    } else if (row->code == 'b') {
+        const uint16_t *x = (const uint16_t *)row->data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)from_bits((uint32_t)x[k] << 16);
+    } else {
+        const uint16_t *x = (const uint16_t *)row->data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)from_half(x[k]);
+    }
+}
+
+/* Returns a row's numbers from a place on: where they lie, or in the spare they were put in. */
+TARGET static const T *NAME(seen)(const Row *row, Py_ssize_t at, const T *spare)
+{
+    return row->code == (sizeof(T) == 4 ? 'f' : 'd') ? (const T *)row->data + at : spare;
+}
+
+/* The same, and puts n of them into the spare if they are of another type. */
+TARGET static const T *NAME(view)(const Row *row, Py_ssize_t at, Py_ssize_t n, T *spare)
+{
+    if (row->code != (sizeof(T) == 4 ? 'f' : 'd'))
+        NAME(convert)(row, at, n, spare);
+    return NAME(seen)(row, at, spare);
+}
+
+/* Rounds to the dtype of the output; what lies beyond its range goes to the end of the range. */
+TARGET static void NAME(store)(const T *restrict y, Py_ssize_t n, const Row *out, Py_ssize_t at)
+{
+    char *data = (char *)out->data;
+    if (out->code == 'd') {
+        double *to = (double *)data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            to[k] = (double)y[k];
+    } else if (out->code == 'f') {
+        float *to = (float *)data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            to[k] = (float)CLIP(y[k], (T)FLT_MAX);
+    } else if (out->code == 'b') {
+        uint16_t *to = (uint16_t *)data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            to[k] = to_bfloat16((float)CLIP(y[k], (T)LARGEST_BFLOAT16));
+    } else {
+        uint16_t *to = (uint16_t *)data + at;
+        for (Py_ssize_t k = 0; k < n; k++)
+            to[k] = to_half((float)CLIP(y[k], (T)LARGEST_HALF));
+    }
+}
+
+/* Adds the inner products of n numbers of TILE rows with TILE others, width apart, to a lower
+triangle. */
+TARGET static void NAME(tile)(const T *a, const T *b, Py_ssize_t n, Py_ssize_t width,
+                              Py_ssize_t rows_a, Py_ssize_t rows_b, double *total,
+                              Py_ssize_t points)
+{
+    NAME(V) sums[TILE][TILE];
+    memset(sums, 0, sizeof sums);
+    for (Py_ssize_t k = 0; k < n; k += LANES) {
+        NAME(V) x[TILE];
+        UNROLL
+        for (int i = 0; i < TILE; i++)
+            x[i] = *(const NAME(V) *)(a + i * width + k);
+        UNROLL
+        for (int j = 0; j < TILE; j++) {
+            NAME(V) y = *(const NAME(V) *)(b + j * width + k);
+            UNROLL
+            for (int i = 0; i < TILE; i++)
+                sums[i][j] += x[i] * y;
+        }
+    }
+    for (Py_ssize_t i = 0; i < rows_a; i++)
+        for (Py_ssize_t j = 0; j < (a == b ? i + 1 : rows_b); j++)
+            total[i * points + j] += NAME(total)(sums[i][j]);
+}
+
+/* Writes n numbers of a row less the origin's, if there is one; a row without data is zero. */
+TARGET static void NAME(pack)(const Row *row, Py_ssize_t at, Py_ssize_t n, const T *origin,
+                              T *restrict out)
+{
+    const T *x = out;
+    if (row->data == NULL)
+        memset(out, 0, n * sizeof(T));
+    else
+        x = NAME(view)(row, at, n, out);
+    if (origin != NULL)
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = x[k] - origin[k];
+    else if (x != out)
+        memcpy(out, x, n * sizeof(T));
+}
+
+/* Adds the inner products of n numbers of each row, less those of the row `about` if any.
+
+`buffer` has room for a multiple of TILE rows of `width` numbers; the rest of it stays zero. */
+TARGET static void NAME(gram)(const Row *rows, Py_ssize_t points, Py_ssize_t about, Py_ssize_t at,
+                              Py_ssize_t n, void *buffer, Py_ssize_t width, double *total)
+{
+    T *packed = buffer;
+    const T *origin = NULL;
+    Py_ssize_t filled = (n + LANES - 1) / LANES * LANES;
+    if (about >= 0)
+        origin = NAME(view)(rows + about, at, n, packed + about * width);
+    for (Py_ssize_t j = 0; j < points; j++) {
+        T *row = packed + j * width;
+        if (j != about)
+            NAME(pack)(rows + j, at, n, origin, row);
+        memset(row + n, 0, (filled - n) * sizeof(T));
+    }
+    if (about >= 0)
+        memset(packed + about * width, 0, n * sizeof(T));
+    for (Py_ssize_t i = 0; i < points; i += TILE)
+        for (Py_ssize_t j = 0; j <= i; j += TILE)
+            NAME(tile)(packed + i * width, packed + j * width, filled, width,
+                       LESSER(TILE, points - i), LESSER(TILE, points - j), total + i * points + j,
+                       points);
+}
+
+/* Adds Σ w x of `count` rows, 1 to 4, to y. */
+TARGET static void NAME(weigh)(const T *const *x, const T *w, Py_ssize_t count, Py_ssize_t n,
+                               T *restrict y)
+{
+    const T *a = x[0], *b = x[count > 1], *c = x[count > 2 ? 2 : 0], *d = x[count > 3 ? 3 : 0];
+    if (count == 4)
+        for (Py_ssize_t k = 0; k < n; k++)
+            y[k] += (w[0] * a[k] + w[1] * b[k]) + (w[2] * c[k] + w[3] * d[k]);
+    else if (count == 3)
+        for (Py_ssize_t k = 0; k < n; k++)
+            y[k] += (w[0] * a[k] + w[1] * b[k]) + w[2] * c[k];
+    else if (count == 2)
+        for (Py_ssize_t k = 0; k < n; k++)
+            y[k] += w[0] * a[k] + w[1] * b[k];
+    else
+        for (Py_ssize_t k = 0; k < n; k++)
+            y[k] += w[0] * a[k];
+}
+
+/* Returns Σ (x − y)². */
+TARGET static double NAME(apart)(const T *x, const T *y, Py_ssize_t n)
+{
+    NAME(V) one, two;
+    memset(&one, 0, sizeof one);
+    memset(&two, 0, sizeof two);
+    Py_ssize_t k = 0;
+    for (; k + 2 * LANES <= n; k += 2 * LANES) {
+        NAME(V) p = *(const NAME(V) *)(x + k) - *(const NAME(V) *)(y + k);
+        NAME(V) q = *(const NAME(V) *)(x + k + LANES) - *(const NAME(V) *)(y + k + LANES);
+        one += p * p;
+        two += q * q;
+    }
+    double rest = 0;
+    for (; k < n; k++)
+        rest += ((double)x[k] - y[k]) * ((double)x[k] - y[k]);
+    return NAME(total)(one + two) + rest;
+}
+
+/* Forms n numbers of the sum of the rows that weigh something. Where `peers` is not NULL, adds each
+row's squared distance from the row that is its peer to `squares`, by way of `found`. Returns
+whether all of it is finite; where it is not, `squares` is left as it was. */
+TARGET static int NAME(combine)(const Row *rows, Py_ssize_t count, const double *weights,
+                                Py_ssize_t at, Py_ssize_t n, const Row *out, void *buffer,
+                                Py_ssize_t width, const int64_t *peers, double *squares,
+                                double *found)
+{
+    T *y = buffer, *spare = (T *)buffer + width;
+    int direct = out->code == (sizeof(T) == 4 ? 'f' : 'd');
+    if (direct)
+        y = (T *)out->data + at;
+    memset(y, 0, n * sizeof(T));
+    const T *four[4];
+    T w[4];
+    Py_ssize_t some = 0;
+    for (Py_ssize_t j = 0; j < count; j++) {
+        if (weights[j] != 0 || peers != NULL)
+            four[some] = NAME(view)(rows + j, at, n, spare + j * width);
+        if (weights[j] != 0)
+            w[some++] = (T)weights[j];
+        if (some == 4 || (some > 0 && j == count - 1)) {
+            NAME(weigh)(four, w, some, n, y);
+            some = 0;
+        }
+    }
+    double never = NAME(never)(y, n);
+    if (peers != NULL)
+        for (Py_ssize_t j = 0; j < count; j++) {
+            const T *x = NAME(seen)(rows + j, at, spare + j * width);
+            found[j] = NAME(apart)(x, NAME(seen)(rows + peers[j], at, spare + peers[j] * width), n);
+            never += found[j] * 0;
+        }
+    if (!direct)
+        NAME(store)(y, n, out, at);
+    if (never != 0)
+        return 0;
+    if (peers != NULL)
+        for (Py_ssize_t j = 0; j < count; j++)
+            squares[j] += found[j];
+    return 1;
+}
+
+/* Sorts each column of a block of `count` rows, COLUMNS wide, by Batcher's odd-even merge sort: a
+fixed list of comparisons, with no branch. */
+TARGET static void NAME(sort)(T *block, Py_ssize_t count)
+{
+    for (Py_ssize_t merged = 1; merged < count; merged *= 2)
+        for (Py_ssize_t apart = merged; apart >= 1; apart /= 2)
+            for (Py_ssize_t first = apart % merged; first + apart < count; first += 2 * apart)
+                for (Py_ssize_t low = first; low < first + apart && low + apart < count; low++) {
+                    if (low / (2 * merged) != (low + apart) / (2 * merged))
+                        continue;
+                    T *restrict a = block + low * COLUMNS;
+                    T *restrict b = block + (low + apart) * COLUMNS;
+                    for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+                        T x = a[k], y = b[k];
+                        a[k] = x < y ? x : y;
+                        b[k] = x < y ? y : x;
+                    }
+                }
+}
+
+/* Forms at most COLUMNS numbers of a trimmed mean. Adds each row's share in it to `shares` and its
+squared distance from it to `squares`, where these are not NULL. Returns whether all is finite. */
+TARGET static int NAME(trim)(const Row *rows, Py_ssize_t count, Py_ssize_t cut, Py_ssize_t at,
+                             Py_ssize_t n, const Row *out, void *buffer, double *shares,
+                             double *squares)
+{
+    T *given = buffer, *block = given + count * COLUMNS, y[COLUMNS];
+    double sums[COLUMNS];
+    for (Py_ssize_t j = 0; j < count; j++) {
+        T *row = given + j * COLUMNS;
+        NAME(convert)(rows + j, at, n, row);
+        for (Py_ssize_t k = n; k < COLUMNS; k++)
+            row[k] = 0;
+    }
+    double never = NAME(never)(given, count * COLUMNS);
+    memcpy(block, given, count * COLUMNS * sizeof(T));
+    NAME(sort)(block, count);
+    const T *least = block + cut * COLUMNS, *most = block + (count - 1 - cut) * COLUMNS;
+    for (Py_ssize_t k = 0; k < COLUMNS; k++)
+        sums[k] = 0;
+    for (const T *row = least; row <= most; row += COLUMNS)
+        for (Py_ssize_t k = 0; k < COLUMNS; k++)
+            sums[k] += row[k];
+    for (Py_ssize_t k = 0; k < COLUMNS; k++)
+        y[k] = (T)(sums[k] / (double)(count - 2 * cut));
+    never += NAME(never)(y, n);
+    NAME(store)(y, n, out, at);
+    if (shares == NULL)
+        return never == 0;
+    T inside[COLUMNS];
+    for (Py_ssize_t k = 0; k < COLUMNS; k++)
+        inside[k] = 0;
+    for (Py_ssize_t j = 0; j < count; j++)
+        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+            T x = given[j * COLUMNS + k];
+            inside[k] += (T)(x >= least[k]) * (T)(x <= most[k]);
+        }
+    for (Py_ssize_t j = 0; j < count; j++) {
+        double share = 0, square = 0;
+        for (Py_ssize_t k = 0; k < n; k++) {
+            T x = given[j * COLUMNS + k];
+            if (x >= least[k] && x <= most[k])
+                share += 1.0 / inside[k];
+            square += ((double)x - y[k]) * ((double)x - y[k]);
+        }
+        shares[j] += share;
+        squares[j] += square;
+    }
+    return never == 0;
+}
+
+#undef LANES
+#undef T
+#undef BYTES
+#undef TILE
+#undef TARGET
+#undef NAME

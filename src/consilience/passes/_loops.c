@@ -1,0 +1,492 @@
+/* The loops over updates: inner products, weighted sums and trimmed means.
+`plain.py` says the same in numpy; both have the same signatures and the same tests.
+
+A row is one party's numbers in one tensor, as they lie: any object with a buffer. All loops run
+without Python's lock and start no threads: the caller hands ranges to threads of its own. Sums
+within a chunk are of the type of the numbers, sums over chunks are double. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <float.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef _MSC_VER
+#define restrict __restrict
+#endif
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define UNROLL _Pragma("GCC unroll 8")
+#else
+#define UNROLL
+#endif
+
+typedef struct {
+    const char *data; /* NULL: all zero */
+    char code; /* f: float32, d: float64, e: float16, b: bfloat16 */
+} Row;
+
+#define LARGEST_HALF 65504.0
+#define LARGEST_BFLOAT16 3.3895313892515355e38
+#define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
+#define LESSER(a, b) ((a) < (b) ? (a) : (b))
+#define COLUMNS 32 /* sorted at once: two vectors, or a few */
+
+static inline float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t to_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* The exponent's bias is 112 less. A product mends it, for subnormal numbers too. */
+static inline float from_half(uint16_t half)
+{
+    uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
+    uint32_t special = (half & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    return from_bits(to_bits(from_bits(bits) * 0x1p112f) | special | sign);
+}
+
+/* To nearest, ties to even. */
+static inline uint16_t to_bfloat16(float x)
+{
+    uint32_t bits = to_bits(x);
+    if (x != x)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* To nearest, ties to even; at most LARGEST_HALF. Numbers below 2^-14 are subnormal: adding a half
+lines up their last bit with the last bit of a float. */
+static inline uint16_t to_half(float x)
+{
+    uint32_t bits = to_bits(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (x != x)
+        return (uint16_t)(sign | 0x7e00);
+    if (size < 0x38800000)
+        return (uint16_t)(sign | (to_bits(from_bits(size) + 0.5f) - 0x3f000000));
+    return (uint16_t)(sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13));
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define T float
+#define BYTES 64
+#define TILE 4
+#define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
+#define NAME(f) f##_avx512_float
+#include "_kernels.h"
+#define T double
+#define BYTES 64
+#define TILE 4
+#define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
+#define NAME(f) f##_avx512_double
+#include "_kernels.h"
+#define T float
+#define BYTES 32
+#define TILE 3
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(f) f##_avx2_float
+#include "_kernels.h"
+#define T double
+#define BYTES 32
+#define TILE 3
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(f) f##_avx2_double
+#include "_kernels.h"
+#endif
+
+/* What the compiler makes of it: NEON where that is the rule. */
+#ifdef __GNUC__
+#define SHORT 16
+#else
+#define SHORT sizeof(T)
+#endif
+#define T float
+#define BYTES SHORT
+#define TILE 3
+#define TARGET
+#define NAME(f) f##_any_float
+#include "_kernels.h"
+#define T double
+#define BYTES SHORT
+#define TILE 3
+#define TARGET
+#define NAME(f) f##_any_double
+#include "_kernels.h"
+
+typedef struct {
+    int tile;
+    void (*gram)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, void *, Py_ssize_t,
+                 double *);
+    int (*combine)(const Row *, Py_ssize_t, const double *, Py_ssize_t, Py_ssize_t, const Row *,
+                   void *, Py_ssize_t, const int64_t *, double *, double *);
+    int (*trim)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, const Row *, void *,
+                double *, double *);
+} Kernels;
+
+typedef struct {
+    const char *name;
+    Kernels single, wide;
+} Set;
+
+#define KERNELS(tile, name) {tile, gram_##name, combine_##name, trim_##name}
+#define SET(tile, set) {#set, KERNELS(tile, set##_float), KERNELS(tile, set##_double)}
+
+static const Set sets[] = {
+#if defined(__GNUC__) && defined(__x86_64__)
+    SET(4, avx512),
+    SET(3, avx2),
+#endif
+    SET(3, any),
+};
+static const Set *in_use = sets; /* the best there is; only tests ask for another */
+
+static int can(const char *set)
+{
+#if defined(__GNUC__) && defined(__x86_64__)
+    if (strcmp(set, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+    if (strcmp(set, "avx2") == 0)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return strcmp(set, "any") == 0;
+}
+
+/* What a call reads and writes, held until it ends. */
+typedef struct {
+    Row *rows;
+    Py_buffer *views; /* of the rows, then of other things */
+    Py_ssize_t count, held, length; /* length: of rows and output; -1 while nothing told it */
+} Call;
+
+#define OTHERS 4
+#define MOST_ROWS (sizeof(void *) > 4 ? 1 << 28 : 1 << 13) /* no product of sizes overflows */
+
+static void end(Call *call)
+{
+    while (call->held > 0)
+        PyBuffer_Release(call->views + --call->held);
+    PyMem_Free(call->views);
+    PyMem_Free(call->rows);
+}
+
+/* Takes hold of memory that numbers of so many bytes lie in. */
+static const Py_buffer *hold(Call *call, PyObject *object, int flags, Py_ssize_t width)
+{
+    Py_buffer *view = call->views + call->held;
+    if (PyObject_GetBuffer(object, view, flags) < 0)
+        return NULL;
+    call->held++;
+    if (view->len % width == 0 && (uintptr_t)view->buf % width == 0)
+        return view;
+    PyErr_Format(PyExc_ValueError, "expected aligned numbers of %zd bytes", width);
+    return NULL;
+}
+
+/* Takes hold of a row, or of the output: all are of one length, but for those that are None. */
+static int take(Call *call, PyObject *object, int flags, char code, Row *row)
+{
+    Py_ssize_t width = code == 'd' ? 8 : code == 'f' ? 4 : code == 'e' || code == 'b' ? 2 : 0;
+    row->data = NULL;
+    row->code = code;
+    if (object == Py_None)
+        return 1;
+    if (width == 0) {
+        PyErr_SetString(PyExc_ValueError, "the code of a dtype is one of f, d, e and b");
+        return 0;
+    }
+    const Py_buffer *view = hold(call, object, flags, width);
+    if (view == NULL)
+        return 0;
+    if (call->length < 0)
+        call->length = view->len / width;
+    if (view->len / width != call->length) {
+        PyErr_Format(PyExc_ValueError, "expected %zd numbers, found %zd", call->length,
+                     view->len / width);
+        return 0;
+    }
+    row->data = view->buf;
+    return 1;
+}
+
+/* Takes hold of the rows. */
+static int begin(Call *call, PyObject *objects, const char *codes)
+{
+    memset(call, 0, sizeof *call);
+    call->length = -1;
+    PyObject *tuple = PySequence_Tuple(objects); /* whose rows nobody can change meanwhile */
+    if (tuple == NULL)
+        return 0;
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    if (count > MOST_ROWS || (size_t)count != strlen(codes)) {
+        PyErr_SetString(PyExc_ValueError, "expected a code for each row, and not too many rows");
+        goto end;
+    }
+    call->rows = PyMem_Calloc(count + 1, sizeof(Row));
+    call->views = PyMem_Calloc(count + OTHERS, sizeof(Py_buffer));
+    if (call->rows == NULL || call->views == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    while (call->count < count && take(call, PyTuple_GET_ITEM(tuple, call->count), PyBUF_SIMPLE,
+                                       codes[call->count], call->rows + call->count))
+        call->count++;
+end:
+    Py_DECREF(tuple);
+    return !PyErr_Occurred();
+}
+
+/* Takes hold of so many other numbers of 8 bytes. Returns NULL for None, and after an error. */
+static void *also(Call *call, PyObject *object, int flags, Py_ssize_t count)
+{
+    if (object == Py_None || PyErr_Occurred())
+        return NULL;
+    const Py_buffer *view = hold(call, object, flags, 8);
+    if (view == NULL || view->len / 8 == count)
+        return view == NULL ? NULL : view->buf;
+    PyErr_Format(PyExc_ValueError, "expected %zd numbers, found %zd", count, view->len / 8);
+    return NULL;
+}
+
+/* Numbers of a row in a chunk, so that all rows of it stay in the second cache. */
+static Py_ssize_t chunk_of(const Call *call, Py_ssize_t most, Py_ssize_t numbers)
+{
+    Py_ssize_t chunk = numbers / (call->count + 1) / 64 * 64;
+    chunk = chunk < 128 ? 128 : LESSER(chunk, most);
+    return chunk < call->length ? chunk : (call->length + 63) / 64 * 64;
+}
+
+/* Numbers at the start of a line of the cache: a vector across two costs two reads. */
+static void *aligned(void *buffer)
+{
+    return (void *)(((uintptr_t)buffer + 63) & ~(uintptr_t)63);
+}
+
+PyDoc_STRVAR(gram_doc, "gram(rows, codes, about, total, wide)\n\n"
+"Add the lower triangle of the rows' inner products to total, (P, P) float64. The row `about` is\n"
+"subtracted from all of them; -1: none is. A row that is None is zero.");
+
+static PyObject *gram(PyObject *self, PyObject *args)
+{
+    PyObject *objects, *sums;
+    const char *codes;
+    Py_ssize_t about;
+    int wide, good = 0;
+    Call call;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OynOp", &objects, &codes, &about, &sums, &wide))
+        return NULL;
+    if (!begin(&call, objects, codes))
+        goto end;
+    double *total = also(&call, sums, PyBUF_WRITABLE, call.count * call.count);
+    if (PyErr_Occurred())
+        goto end;
+    if (total == NULL || about >= call.count || (about >= 0 && call.rows[about].data == NULL)) {
+        PyErr_SetString(PyExc_ValueError, "there is no such row to subtract, or no total");
+        goto end;
+    }
+    const Kernels *use = wide ? &in_use->wide : &in_use->single;
+    Py_ssize_t padded = (call.count + use->tile - 1) / use->tile * use->tile;
+    Py_ssize_t chunk = chunk_of(&call, 960, wide ? 1 << 16 : 1 << 17);
+    void *buffer = PyMem_RawCalloc(padded * chunk + 16, wide ? sizeof(double) : sizeof(float));
+    if (buffer == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < call.length; at += chunk)
+        use->gram(call.rows, call.count, about, at, LESSER(chunk, call.length - at),
+                  aligned(buffer), chunk, total);
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(buffer);
+    good = 1;
+end:
+    end(&call);
+    if (!good)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(combine_doc, "combine(rows, codes, weights, out, code, peers, squares, wide)\n\n"
+"Write Σ_j w_j x_j to out, rounded to its dtype. Unless peers, (J,) int64, is None, add each row's\n"
+"squared distance from the row that is its peer to squares, (J,) float64. Return whether all of\n"
+"it is finite. What is too large for single precision is formed again in double.");
+
+static PyObject *combine(PyObject *self, PyObject *args)
+{
+    PyObject *objects, *given, *target, *others, *distances;
+    const char *codes, *code;
+    Row out;
+    int wide, good = 0, finite = 1;
+    Call call;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OyOOyOOp", &objects, &codes, &given, &target, &code, &others,
+                          &distances, &wide))
+        return NULL;
+    if (!begin(&call, objects, codes) || !take(&call, target, PyBUF_WRITABLE, code[0], &out))
+        goto end;
+    const double *weights = also(&call, given, PyBUF_SIMPLE, call.count);
+    const int64_t *peers = also(&call, others, PyBUF_SIMPLE, call.count);
+    double *squares = also(&call, distances, PyBUF_WRITABLE, call.count);
+    if (PyErr_Occurred())
+        goto end;
+    if (out.data == NULL || weights == NULL || (peers == NULL) != (squares == NULL)) {
+        PyErr_SetString(PyExc_ValueError, "expected weights and an output, and peers with squares");
+        goto end;
+    }
+    for (Py_ssize_t j = 0; j < call.count; j++)
+        if (call.rows[j].data == NULL || (peers && (peers[j] < 0 || peers[j] >= call.count))) {
+            PyErr_Format(PyExc_ValueError, "row %zd, or its peer, is none", j);
+            goto end;
+        }
+    Py_ssize_t chunk = chunk_of(&call, 4096, 1 << 17);
+    double *found = PyMem_RawMalloc(((call.count + 1) * chunk + call.count) * sizeof(double));
+    if (found == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    void *room = found + call.count;
+    const Set *set = in_use;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < call.length; at += chunk) {
+        Py_ssize_t n = LESSER(chunk, call.length - at);
+        if (wide || !set->single.combine(call.rows, call.count, weights, at, n, &out, room, chunk,
+                                         peers, squares, found))
+            finite &= set->wide.combine(call.rows, call.count, weights, at, n, &out, room, chunk,
+                                        peers, squares, found);
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(found);
+    good = 1;
+end:
+    end(&call);
+    return good ? PyBool_FromLong(finite) : NULL;
+}
+
+PyDoc_STRVAR(trim_doc, "trim(rows, codes, cut, out, code, every, shares, squares, wide)\n\n"
+"Write the mean of each column without its `cut` least and `cut` greatest to out. Of one block of\n"
+"columns in `every`, add each row's share in the result to shares and its squared distance from\n"
+"it to squares, both (J,) float64. Return how many columns those were of, or -1 if something is\n"
+"not finite.");
+
+static PyObject *trim(PyObject *self, PyObject *args)
+{
+    PyObject *objects, *target, *counted, *distances;
+    const char *codes, *code;
+    Py_ssize_t cut, every, seen = 0;
+    Row out;
+    int wide, good = 0, finite = 1, there = 1;
+    Call call;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OynOynOOp", &objects, &codes, &cut, &target, &code, &every,
+                          &counted, &distances, &wide))
+        return NULL;
+    if (!begin(&call, objects, codes) || !take(&call, target, PyBUF_WRITABLE, code[0], &out))
+        goto end;
+    double *shares = also(&call, counted, PyBUF_WRITABLE, call.count);
+    double *squares = also(&call, distances, PyBUF_WRITABLE, call.count);
+    if (PyErr_Occurred())
+        goto end;
+    for (Py_ssize_t j = 0; j < call.count; j++)
+        there &= call.rows[j].data != NULL;
+    if (!there || cut < 0 || cut >= (call.count + 1) / 2 || every < 1 || out.data == NULL ||
+        shares == NULL || squares == NULL) {
+        PyErr_SetString(PyExc_ValueError, "nothing is left, or nowhere to put it");
+        goto end;
+    }
+    void *buffer = PyMem_RawMalloc(2 * call.count * COLUMNS * sizeof(double));
+    if (buffer == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    const Kernels *use = wide ? &in_use->wide : &in_use->single;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < call.length; at += COLUMNS) {
+        Py_ssize_t n = LESSER(COLUMNS, call.length - at);
+        int told = at / COLUMNS % every == 0;
+        finite &= use->trim(call.rows, call.count, cut, at, n, &out, buffer, told ? shares : NULL,
+                            squares);
+        seen += told ? n : 0;
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(buffer);
+    good = 1;
+end:
+    end(&call);
+    return good ? PyLong_FromSsize_t(finite ? seen : -1) : NULL;
+}
+
+static PyObject *use(PyObject *self, PyObject *args)
+{
+    const char *wanted;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &wanted))
+        return NULL;
+    for (size_t s = 0; s < sizeof sets / sizeof *sets; s++)
+        if (strcmp(sets[s].name, wanted) == 0 && can(wanted)) {
+            in_use = sets + s;
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "this machine has no %s", wanted);
+}
+
+static PyObject *used(PyObject *self, PyObject *args)
+{
+    (void)self;
+    (void)args;
+    return PyUnicode_FromString(in_use->name);
+}
+
+static PyObject *available(PyObject *self, PyObject *args)
+{
+    PyObject *names = PyList_New(0);
+    (void)self;
+    (void)args;
+    for (size_t s = 0; names != NULL && s < sizeof sets / sizeof *sets; s++)
+        if (can(sets[s].name)) {
+            PyObject *name = PyUnicode_FromString(sets[s].name);
+            if (name == NULL || PyList_Append(names, name) < 0)
+                Py_CLEAR(names);
+            Py_XDECREF(name);
+        }
+    return names;
+}
+
+static PyMethodDef methods[] = {
+    {"gram", gram, METH_VARARGS, gram_doc},
+    {"combine", combine, METH_VARARGS, combine_doc},
+    {"trim", trim, METH_VARARGS, trim_doc},
+    {"use", use, METH_VARARGS, "use(name)\n\nTake the loops for this set of instructions."},
+    {"in_use", used, METH_NOARGS, "The set in use."},
+    {"available", available, METH_NOARGS, "The sets this machine has, the best first."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_loops", "Loops over updates, compiled.", 0, methods, slots,
+    NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__loops(void)
+{
+    while (!can(in_use->name))
+        in_use++;
+    return PyModuleDef_Init(&module);
+}

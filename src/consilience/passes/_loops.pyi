@@ -1,0 +1,33 @@
+from collections.abc import Sequence
+
+from consilience.arrays import Array, Matrix, Positions, Vector
+
+def gram(
+    rows: Sequence[Array | None], codes: bytes, about: int, total: Matrix, wide: bool, /
+) -> None: ...
+def combine(
+    rows: Sequence[Array],
+    codes: bytes,
+    weights: Vector,
+    out: Array,
+    code: bytes,
+    peers: Positions | None,
+    squares: Vector | None,
+    wide: bool,
+    /,
+) -> bool: ...
+def trim(
+    rows: Sequence[Array],
+    codes: bytes,
+    cut: int,
+    out: Array,
+    code: bytes,
+    every: int,
+    shares: Vector,
+    squares: Vector,
+    wide: bool,
+    /,
+) -> int: ...
+def use(name: str, /) -> None: ...
+def in_use() -> str: ...
+def available() -> list[str]: ...

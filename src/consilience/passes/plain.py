@@ -1,0 +1,122 @@
+"""The loops of `_loops.c` in plain numpy, for machines without a compiler.
+
+A row is one party's numbers in one tensor, as they lie, with the code of its dtype: f for float32,
+d for float64, e for float16, b for bfloat16 (numbers of 16 bits to numpy). ``wide`` asks for
+double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from consilience.arrays import Array, Positions, Vector
+from consilience.updates.tensors import LARGEST_OF, from_bfloat16, to_bfloat16
+
+_CHUNK = 1 << 14  # columns at a time, so that the work stays in the cache
+_NAMES = {"f": "float32", "e": "float16", "b": "bfloat16"}
+
+
+def gram(rows: Sequence[Array | None], codes: bytes, about: int, total: Array, wide: bool) -> None:
+    """Add the lower triangle of the rows' inner products to ``total``, (P, P).
+
+    The row ``about`` is subtracted from all of them; -1: none is. A row that is None is zero.
+    """
+    length = next((len(row) for row in rows if row is not None), 0)
+    for at in range(0, length, _CHUNK):
+        X = np.zeros((len(rows), min(_CHUNK, length - at)), float if wide else np.float32)
+        for x, row, code in zip(X, rows, codes.decode(), strict=True):
+            if row is not None:
+                x[:] = _numbers(row[at : at + _CHUNK], code)
+        if about >= 0:
+            X -= X[about].copy()
+        total += np.tril(X @ X.T)
+
+
+def combine(
+    rows: Sequence[Array],
+    codes: bytes,
+    weights: Vector,
+    out: Array,
+    code: bytes,
+    peers: Positions | None,
+    squares: Vector | None,
+    wide: bool,
+) -> bool:
+    """Write Σ_j w_j x_j to ``out``, rounded to its dtype; tell whether all of it is finite.
+
+    Unless ``peers`` is None, add each row's squared distance from the row that is its peer.
+    """
+    finite = True
+    for at in range(0, len(out), _CHUNK):
+        place = out[at : at + _CHUNK]
+        some = [row[at : at + _CHUNK] for row in rows]
+        good = False
+        for dtype in [float] if wide else [np.float32, float]:
+            y, found = _combined(some, codes, weights, np.zeros(len(place), dtype), peers)
+            good = bool(np.isfinite(y).all() and np.isfinite(found).all())
+            _store(y, place, code)
+            if good:
+                break
+        finite &= good
+        if squares is not None and good:
+            squares += found
+    return finite
+
+
+def trim(
+    rows: Sequence[Array],
+    codes: bytes,
+    cut: int,
+    out: Array,
+    code: bytes,
+    every: int,
+    shares: Vector,
+    squares: Vector,
+    wide: bool,
+) -> int:
+    """Write the mean of each column without its ``cut`` least and greatest to ``out``.
+
+    Add each row's share in the result, and its squared distance from it. Return how many columns
+    those were of, -1 if something is not finite. ``every`` may save work, and here does not.
+    """
+    finite = True
+    for at in range(0, len(out), _CHUNK):
+        X = np.array(
+            [_numbers(r[at : at + _CHUNK], c) for r, c in zip(rows, codes.decode(), strict=True)],
+            float,
+        )
+        kept = np.sort(X, axis=0)[cut : len(X) - cut]
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = kept.mean(axis=0)
+            finite &= bool(np.isfinite(X).all() and np.isfinite(y).all())
+            _store(y, out[at : at + _CHUNK], code)
+            inside = (kept[0] <= X) & (kept[-1] >= X)
+            shares += inside @ (1.0 / np.maximum(inside.sum(axis=0), 1))
+            squares += np.square(X - y).sum(axis=1)
+    return len(out) if finite else -1
+
+
+def _numbers(row: Array, code: str) -> Array:
+    return from_bfloat16(row) if code == "b" else row
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _combined(
+    rows: Sequence[Array], codes: bytes, weights: Vector, y: Array, peers: Positions | None
+) -> tuple[Array, Vector]:
+    """Add the sum to ``y``; return it, and the squared distances if there are peers."""
+    X = [_numbers(x, c).astype(y.dtype) for x, c in zip(rows, codes.decode(), strict=True)]
+    for x, w in zip(X, weights, strict=True):
+        if w != 0:
+            y += y.dtype.type(w) * x
+    apart = [] if peers is None else [x - X[peer] for x, peer in zip(X, peers, strict=True)]
+    return y, np.array([np.square(x).sum(dtype=float) for x in apart])
+
+
+def _store(y: Array, out: Array, code: bytes) -> None:
+    name = _NAMES.get(code.decode())
+    if name is not None:
+        y = y.clip(-LARGEST_OF[name], LARGEST_OF[name])
+    out[:] = to_bfloat16(y) if name == "bfloat16" else y

@@ -1,0 +1,488 @@
+"""The loops equal naive sums in double precision: every compiled set there is, and numpy's."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from consilience.passes import loops
+
+LENGTHS = [0, 1, 2, 15, 16, 17, 31, 33, 1023, 1025, 5000]
+ROWS = range(1, 41)
+DTYPES = {"f": np.float32, "d": np.float64, "e": np.float16, "b": ml_dtypes.bfloat16}
+EPS = {code: float(ml_dtypes.finfo(dtype).eps) for code, dtype in DTYPES.items()}
+LARGEST = {code: float(ml_dtypes.finfo(dtype).max) for code, dtype in DTYPES.items()}
+BLOCK = 32  # columns that the compiled loops sort at once
+anew = settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture(params=["avx512", "avx2", "any", "plain"])
+def these(request):
+    """Each set of loops in turn."""
+    if request.param == "plain":
+        yield loops.plain
+        return
+    if loops.compiled is None or request.param not in loops.compiled.available():
+        pytest.skip(f"no {request.param} here")
+    before = loops.compiled.in_use()
+    loops.compiled.use(request.param)
+    yield loops.compiled
+    loops.compiled.use(before)
+
+
+@pytest.fixture
+def compiled():
+    if loops.compiled is None:
+        pytest.skip("the loops are not compiled here")
+    return loops.compiled
+
+
+def encoded(values, code):
+    """Return numbers as they lie in an update."""
+    found = np.asarray(values).astype(DTYPES[code])
+    return found.view(np.uint16) if code == "b" else found
+
+
+def decoded(row, code):
+    with np.errstate(invalid="ignore"):  # a NaN may be a signal
+        return (row.view(ml_dtypes.bfloat16) if code == "b" else row).astype(float)
+
+
+def empty(length, code):
+    return encoded(np.full(length, 7.0), code)
+
+
+def mixture(random, count):
+    return "".join(random.choice(list("fdeb"), count))
+
+
+def made(values, codes):
+    """Return rows of several dtypes, and their numbers after rounding."""
+    rows = [encoded(x, code) for x, code in zip(values, codes, strict=True)]
+    exact = [decoded(row, code) for row, code in zip(rows, codes, strict=True)]
+    return rows, np.array(exact).reshape(len(codes), -1)
+
+
+def summed(these, rows, codes, weights, code="d", peers=None, wide=False):
+    """Return the sum, the squares and whether all is finite."""
+    out = empty(len(rows[0]), code)
+    squares = None if peers is None else np.zeros(len(rows))
+    weights = np.asarray(weights, float)
+    peers = None if peers is None else np.asarray(peers, np.int64)
+    finite = these.combine(rows, codes.encode(), weights, out, code.encode(), peers, squares, wide)
+    return decoded(out, code), squares, finite
+
+
+def trimmed(these, rows, codes, cut, code="d", every=1, wide=False):
+    """Return the mean, the shares, the squares and of how many columns they are."""
+    out, shares, squares = empty(len(rows[0]), code), np.zeros(len(rows)), np.zeros(len(rows))
+    seen = these.trim(rows, codes.encode(), cut, out, code.encode(), every, shares, squares, wide)
+    return decoded(out, code), shares, squares, seen
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_gram_is_naive(these, length, wide):
+    random = np.random.default_rng([length, wide])
+    for count in ROWS:
+        codes = mixture(random, count)
+        rows, X = made(random.standard_normal((count, length)) + 1, codes)
+        about = int(random.integers(-1, count))
+        for j in np.flatnonzero(random.random(count) < 0.1):
+            if j != about:
+                rows[j], X[j] = None, 0
+        size = np.abs(X) + (np.abs(X[about]) if about >= 0 else 0)
+        if about >= 0:
+            X = X - X[about]
+        before = random.standard_normal((count, count))
+        total = before.copy()
+        these.gram(rows, codes.encode(), about, total, wide)
+        allowed = (1e-13 if wide else 3e-6) * (size @ size.T + 1)
+        assert (np.abs(total - before - np.tril(X @ X.T)) <= allowed).all()
+        np.testing.assert_array_equal(np.triu(total, 1), np.triu(before, 1))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("paired", [False, True])
+def test_combine_is_naive(these, length, wide, paired):
+    random = np.random.default_rng([length, wide, paired])
+    for count in ROWS:
+        codes, code = mixture(random, count), mixture(random, 1)
+        rows, X = made(random.standard_normal((count, length)) + 1, codes)
+        weights = random.standard_normal(count) * (random.random(count) < 0.7)
+        peers = random.integers(0, count, count) if paired else None
+        y, squares, finite = summed(these, rows, codes, weights, code, peers, wide)
+        assert finite is True
+        allowed = (1e-14 if wide else 1e-6) * (np.abs(weights) @ np.abs(X) + 1)
+        expected = weights @ X
+        assert (np.abs(y - expected) <= allowed + EPS[code] * np.abs(expected)).all()
+        if paired:
+            apart = np.square(X - X[peers]).sum(axis=1)
+            np.testing.assert_allclose(squares, apart, rtol=1e-13 if wide else 1e-5)
+
+
+def naive_trim(X, cut):
+    """Return the mean, and shares and squares column by column."""
+    ordered = np.sort(X, axis=0)[cut : len(X) - cut]
+    mean = ordered.mean(axis=0)
+    inside = (ordered[0] <= X) & (ordered[-1] >= X)
+    return mean, inside / inside.sum(axis=0), np.square(X - mean)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("every", [1, 3])
+def test_trim_is_naive(these, length, wide, every):
+    random = np.random.default_rng([length, wide, every])
+    for count in ROWS if length < 5000 else [1, 2, 7, 8, 40]:
+        codes, code = mixture(random, count), mixture(random, 1)
+        # Numbers that every dtype has, many of them equal.
+        rows, X = made(random.integers(-40, 41, (count, length)) / 8, codes)
+        cut = int(random.integers(0, (count - 1) // 2 + 1))
+        y, shares, squares, seen = trimmed(these, rows, codes, cut, code, every, wide)
+        mean, parts, apart = naive_trim(X, cut)
+        assert (np.abs(y - mean) <= max(EPS[code], 1e-14 if wide else 1e-7) * np.abs(mean)).all()
+        told = np.arange(length) // BLOCK % (1 if these is loops.plain else every) == 0
+        assert seen == told.sum()
+        np.testing.assert_allclose(shares, parts[:, told].sum(axis=1), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(squares, apart[:, told].sum(axis=1), rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 31, 40])
+def test_the_least_trim_leaves_the_median(these, count):
+    X = np.random.default_rng(count).standard_normal((count, 100))
+    y, shares, _, _ = trimmed(these, list(X), "d" * count, (count - 1) // 2, wide=True)
+    np.testing.assert_allclose(y, np.median(X, axis=0), rtol=1e-15)
+    assert shares.sum() == pytest.approx(100)
+
+
+def around(code):
+    """Return every number of a dtype, what lies midway between two, and the floats beside that."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    every = every.view(np.float16 if code == "e" else ml_dtypes.bfloat16).astype(np.float32)
+    every = np.sort(every[np.isfinite(every)])
+    midway = (every[:-1] / 2 + every[1:] / 2).astype(np.float32)
+    beyond = np.float32([1e5, 3.4e38, -1e5, -3.4e38])
+    both = np.concatenate([midway, every])
+    with np.errstate(over="ignore"):
+        beside = [np.nextafter(both, np.float32(end)) for end in (np.inf, -np.inf)]
+    found = np.concatenate([every, midway, beyond, *beside])
+    return found[np.isfinite(found)]
+
+
+@pytest.mark.parametrize("code", ["e", "b"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_results_are_rounded_as_others_round(these, code, wide):
+    x = around(code)
+    assert len(x) > 200_000
+    # A sum that starts from zero knows no negative zero.
+    bits = encoded(np.clip(x + np.float32(0), -LARGEST[code], LARGEST[code]), code).view(np.uint16)
+    out = empty(len(x), code)
+    assert these.combine([x], b"f", np.ones(1), out, code.encode(), None, None, wide)
+    np.testing.assert_array_equal(out.view(np.uint16), bits)
+    out = empty(len(x), code)
+    sums = np.zeros(1), np.zeros(1)
+    assert these.trim([x], b"f", 0, out, code.encode(), 1, *sums, wide) == len(x)
+    np.testing.assert_array_equal(out.view(np.uint16), bits)
+
+
+@pytest.mark.parametrize("code", ["e", "b"])
+def test_every_number_of_16_bits_is_read_as_it_is(these, code):
+    row = np.arange(1 << 16, dtype=np.uint16)
+    row = row if code == "b" else row.view(np.float16)
+    row = row[np.isfinite(decoded(row, code))]
+    for wide in (False, True):
+        y, _, finite = summed(these, [row], code, [1.0], "d", wide=wide)
+        np.testing.assert_array_equal(y, decoded(row, code))
+        assert finite
+
+
+def test_what_is_too_large_for_the_dtype_becomes_its_largest(these):
+    x = np.array([1e300, -1e300, 1.0, 1e39, -3.5e38])
+    for code in "feb":
+        y, _, finite = summed(these, [x], "d", [1.0], code)
+        np.testing.assert_array_equal(y, np.clip(x, -LARGEST[code], LARGEST[code]))
+        assert finite
+
+
+@pytest.mark.parametrize("length", [3, 5000])
+def test_what_overflows_in_single_precision_is_formed_in_double(these, length):
+    x, zero = np.ones(length, np.float32), np.zeros(length, np.float32)
+    x[1] = 3e38
+    y, _, finite = summed(these, [x, x], "ff", [2.0, -1.5])
+    np.testing.assert_allclose(y, x.astype(float) / 2, rtol=1e-6)
+    assert finite
+    y, squares, finite = summed(these, [x, zero], "ff", [0.0, 1.0], peers=[1, 0])
+    np.testing.assert_allclose(squares, float(x[1]) ** 2, rtol=1e-6)
+    assert finite
+    assert not y.any()
+    y, _, finite = summed(these, [x.astype(float) * 1e200], "d", [1e-200])
+    np.testing.assert_allclose(y, x.astype(float), rtol=1e-12)
+    assert finite
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("code", list("fdeb"))
+@pytest.mark.parametrize(("length", "at"), [(1, 0), (17, 16), (33, 20), (5000, 0), (5000, 4999)])
+def test_what_is_not_finite_is_told(these, bad, code, length, at):
+    values = np.ones((5, length))
+    values[2, at] = bad
+    rows, _ = made(values, code * 5)
+    for wide in (False, True):
+        assert summed(these, rows, code * 5, np.ones(5), wide=wide)[2] is False
+        assert trimmed(these, rows, code * 5, 2, wide=wide)[3] == -1
+        weights = [1, 1, 0, 1, 1]
+        y, _, finite = summed(these, rows, code * 5, weights, wide=wide)
+        assert finite is True
+        assert (y == 4).all()
+        _, squares, finite = summed(these, rows, code * 5, weights, peers=np.zeros(5), wide=wide)
+        assert finite is False
+        assert not squares.any()
+        total = np.zeros((5, 5))
+        with np.errstate(invalid="ignore"):
+            these.gram(rows, (code * 5).encode(), 0, total, wide)
+        assert np.isfinite(np.delete(np.delete(total, 2, 0), 2, 1)).all()
+        assert not np.isfinite(total[2, 2])
+
+
+def test_a_weight_that_is_no_number_is_told(these):
+    assert summed(these, [np.ones(3)], "d", [np.nan])[2] is False
+    assert summed(these, [np.ones(3)], "d", [np.inf])[2] is False
+
+
+def test_nothing_comes_of_no_rows(these):
+    out, none = np.ones(100), np.zeros(0)
+    assert these.combine([], b"", none, out, b"d", None, None, False)
+    assert not out.any()
+    these.gram([], b"", -1, np.zeros((0, 0)), False)
+    total = np.ones((2, 2))
+    these.gram([None, None], b"fd", -1, total, True)
+    assert (total == 1).all()
+
+
+def test_what_was_there_is_added_to(these):
+    x = np.arange(3.0)
+    squares, shares = np.ones(2), np.ones(2)
+    these.combine([x, x + 1], b"dd", np.ones(2), np.empty(3), b"d", np.array([1, 0]), squares, True)
+    np.testing.assert_array_equal(squares, [4, 4])
+    these.trim([x, x + 2], b"dd", 0, np.empty(3), b"d", 1, shares, squares, True)
+    np.testing.assert_array_equal(squares, [7, 7])
+    np.testing.assert_array_equal(shares, [2.5, 2.5])
+
+
+def test_the_parties_numbers_may_be_read_only_and_are_left_alone(these):
+    rows = [np.arange(50, dtype=np.float32), np.arange(50.0)]
+    copies = [row.copy() for row in rows]
+    for row in rows:
+        row.flags.writeable = False
+    these.gram(rows, b"fd", 0, np.zeros((2, 2)), False)
+    summed(these, rows, "fd", [1, 2], peers=[1, 0])
+    trimmed(these, rows, "fd", 0)
+    for row, copy in zip(rows, copies, strict=True):
+        np.testing.assert_array_equal(row, copy)
+
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+@anew
+@given(SEEDS, st.integers(1, 12), st.integers(1, 200))
+def test_the_order_of_the_rows_does_not_matter(these, seed, count, length):
+    random = np.random.default_rng(seed)
+    codes = mixture(random, count)
+    rows, _ = made(random.standard_normal((count, length)), codes)
+    order = random.permutation(count)
+    moved, named = [rows[j] for j in order], "".join(codes[j] for j in order)
+    one, two = np.zeros((count, count)), np.zeros((count, count))
+    these.gram(rows, codes.encode(), 0, one, True)
+    these.gram(moved, named.encode(), int(np.flatnonzero(order == 0)[0]), two, True)
+    one, two = (np.tril(total) + np.tril(total, -1).T for total in (one, two))
+    np.testing.assert_allclose(two, one[np.ix_(order, order)], rtol=1e-12, atol=1e-12)
+    cut = int(random.integers(0, (count - 1) // 2 + 1))
+    y, shares, squares, _ = trimmed(these, rows, codes, cut)
+    again = trimmed(these, moved, named, cut)
+    np.testing.assert_array_equal(again[0], y)
+    np.testing.assert_allclose(again[1], shares[order], rtol=1e-12)
+    np.testing.assert_array_equal(again[2], squares[order])
+
+
+@anew
+@given(SEEDS, st.integers(1, 12), st.integers(1, 200), st.integers(-20, 20))
+def test_powers_of_two_change_no_digit(these, seed, count, length, power):
+    random, factor = np.random.default_rng(seed), 2.0**power
+    X = random.standard_normal((count, length)).astype(np.float32)
+    rows, scaled, codes = list(X), list(X * np.float32(factor)), "f" * count
+    one, two = np.zeros((count, count)), np.zeros((count, count))
+    these.gram(rows, codes.encode(), -1, one, False)
+    these.gram(scaled, codes.encode(), -1, two, False)
+    np.testing.assert_array_equal(two, one * factor**2)
+    weights, peers = random.standard_normal(count), random.permutation(count)
+    y, squares, _ = summed(these, rows, codes, weights, peers=peers)
+    more = summed(these, scaled, codes, weights, peers=peers)
+    np.testing.assert_array_equal(more[0], y * factor)
+    np.testing.assert_array_equal(more[1], squares * factor**2)
+    y, shares, _, _ = trimmed(these, rows, codes, (count - 1) // 2)
+    more = trimmed(these, scaled, codes, (count - 1) // 2)
+    np.testing.assert_array_equal(more[0], y * factor)
+    np.testing.assert_array_equal(more[1], shares)
+
+
+@anew
+@given(SEEDS, st.integers(1, 12), st.integers(1, 100))
+def test_a_trimmed_mean_lies_among_what_it_is_of(these, seed, count, length):
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((count, length)).astype(np.float32)
+    y, shares, _, seen = trimmed(these, list(X), "f" * count, (count - 1) // 2)
+    assert (y >= X.min(axis=0)).all()
+    assert (y <= X.max(axis=0)).all()
+    assert shares.sum() == pytest.approx(seen)
+
+
+def read_only(x):
+    x.flags.writeable = False
+    return x
+
+
+def between(length):
+    """Return numbers between two addresses."""
+    return np.frombuffer(bytearray(4 * length + 1), np.float32, length, 1)
+
+
+X, W = [np.ones(6, np.float32), np.ones(6, np.float32)], np.ones(2)
+P = np.array([1, 0], np.int64)
+WRONG = {
+    "a code too few": ("gram", X, b"f", -1, np.zeros((2, 2)), False),
+    "a code too many": ("gram", X, b"fff", -1, np.zeros((2, 2)), False),
+    "a code that is none": ("gram", X, b"fx", -1, np.zeros((2, 2)), False),
+    "half a number": ("gram", [bytearray(7), X[0]], b"ff", -1, np.zeros((2, 2)), False),
+    "codes that are text": ("gram", X, "ff", -1, np.zeros((2, 2)), False),
+    "codes with a zero": ("gram", X, b"f\0", -1, np.zeros((2, 2)), False),
+    "other lengths": ("gram", [X[0], X[1][:5]], b"ff", -1, np.zeros((2, 2)), False),
+    "other dtypes": ("gram", X, b"fd", -1, np.zeros((2, 2)), False),
+    "a row that is strided": ("gram", [X[0][::2], X[1][:3]], b"ff", -1, np.zeros((2, 2)), False),
+    "a row between addresses": ("gram", [between(6), X[1]], b"ff", -1, np.zeros((2, 2)), False),
+    "a row that is text": ("gram", ["no", X[1]], b"ff", -1, np.zeros((2, 2)), False),
+    "rows that are a number": ("gram", 3, b"ff", -1, np.zeros((2, 2)), False),
+    "no such row": ("gram", X, b"ff", 2, np.zeros((2, 2)), False),
+    "a row that is None": ("gram", [None, X[0]], b"ff", 0, np.zeros((2, 2)), False),
+    "a small total": ("gram", X, b"ff", -1, np.zeros((2, 1)), False),
+    "a large total": ("gram", X, b"ff", -1, np.zeros((3, 3)), False),
+    "a total in single": ("gram", X, b"ff", -1, np.zeros((2, 2), np.float32), False),
+    "no total": ("gram", X, b"ff", -1, None, False),
+    "a total read only": ("gram", X, b"ff", -1, read_only(np.zeros((2, 2))), False),
+    "a total by columns": ("gram", X, b"ff", -1, np.zeros((2, 2), order="F"), False),
+    "too few arguments": ("gram", X, b"ff", -1),
+    "None among summands": ("combine", [None, X[0]], b"ff", W, X[0] * 0, b"f", None, None, False),
+    "nothing but None": ("combine", [None, None], b"ff", W, X[0] * 0, b"f", None, None, False),
+    "nowhere": ("combine", X, b"ff", W, None, b"f", None, None, False),
+    "no code for it": ("combine", X, b"ff", W, X[0] * 0, b"", None, None, False),
+    "a wrong code for it": ("combine", X, b"ff", W, X[0] * 0, b"q", None, None, False),
+    "a short output": ("combine", X, b"ff", W, X[0][:5] * 0, b"f", None, None, False),
+    "a strided output": ("combine", X, b"ff", W, np.zeros((6, 2))[:, 0], b"d", None, None, False),
+    "an output read only": ("combine", X, b"ff", W, read_only(X[0] * 0), b"f", None, None, False),
+    "bytes": ("combine", X, b"ff", W, bytes(24), b"f", None, None, False),
+    "an output between": ("combine", X, b"ff", W, between(6), b"f", None, None, False),
+    "a weight too few": ("combine", X, b"ff", W[:1], X[0] * 0, b"f", None, None, False),
+    "no weights": ("combine", X, b"ff", None, X[0] * 0, b"f", None, None, False),
+    "weights in single": ("combine", X, b"ff", X[0][:2], X[0] * 0, b"f", None, None, False),
+    "peers below": ("combine", X, b"ff", W, X[0] * 0, b"f", P - 1, W * 0, False),
+    "peers above": ("combine", X, b"ff", W, X[0] * 0, b"f", P + 1, W * 0, False),
+    "a peer too few": ("combine", X, b"ff", W, X[0] * 0, b"f", P[:1], W * 0, False),
+    "peers of 4 bytes": ("combine", X, b"ff", W, X[0] * 0, b"f", P.astype("i4"), W * 0, False),
+    "no squares": ("combine", X, b"ff", W, X[0] * 0, b"f", P, None, False),
+    "no peers": ("combine", X, b"ff", W, X[0] * 0, b"f", None, W * 0, False),
+    "small squares": ("combine", X, b"ff", W, X[0] * 0, b"f", P, np.zeros(1), False),
+    "squares read only": ("combine", X, b"ff", W, X[0] * 0, b"f", P, read_only(W * 0), False),
+    "all cut": ("trim", X, b"ff", 1, X[0] * 0, b"f", 1, W * 0, W * 0, False),
+    "far too much cut": ("trim", X, b"ff", sys.maxsize, X[0] * 0, b"f", 1, W * 0, W * 0, False),
+    "less than nothing": ("trim", X, b"ff", -1, X[0] * 0, b"f", 1, W * 0, W * 0, False),
+    "no rows": ("trim", [], b"", 0, X[0] * 0, b"f", 1, W[:0], W[:0], False),
+    "None to sort": ("trim", [None, X[0]], b"ff", 0, X[0] * 0, b"f", 1, W * 0, W * 0, False),
+    "no mean": ("trim", X, b"ff", 0, None, b"f", 1, W * 0, W * 0, False),
+    "never": ("trim", X, b"ff", 0, X[0] * 0, b"f", 0, W * 0, W * 0, False),
+    "no shares": ("trim", X, b"ff", 0, X[0] * 0, b"f", 1, None, W * 0, False),
+    "no distances": ("trim", X, b"ff", 0, X[0] * 0, b"f", 1, W * 0, None, False),
+    "small shares": ("trim", X, b"ff", 0, X[0] * 0, b"f", 1, W[:1] * 0, W * 0, False),
+    "a number too large": ("trim", X, b"ff", 1 << 70, X[0] * 0, b"f", 1, W * 0, W * 0, False),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_refused(compiled, name):
+    function, *arguments = WRONG[name]
+    with pytest.raises((ValueError, BufferError, TypeError, OverflowError)):
+        getattr(compiled, function)(*arguments)
+    assert (X[0] == 1).all()
+    assert (X[1] == 1).all()
+
+
+@pytest.mark.parametrize("code", [b"f", b"x"])
+@pytest.mark.parametrize("out", [bytearray(8), bytearray(7), bytearray(12), b"12345678", None])
+@pytest.mark.parametrize("weights", [bytearray(16), bytearray(8), None])
+def test_nothing_is_held_after_a_call_however_it_ends(compiled, code, out, weights):
+    held = [bytearray(8), bytearray(8)]
+    total = bytearray(32)
+    squares = bytearray(16)
+    rest = (out, b"f", bytearray(16), squares, False)
+    for call in [
+        lambda: compiled.gram(held, b"f" + code, 0, total, False),
+        lambda: compiled.gram(held, b"f" + code, 0, out, False),
+        lambda: compiled.combine(held, b"f" + code, weights, *rest),
+        lambda: compiled.trim(held, b"f" + code, 0, out, b"f", 1, weights, squares, False),
+    ]:
+        with suppress(ValueError, BufferError, TypeError):
+            call()
+        for memory in (*held, total, squares, out, weights):
+            if isinstance(memory, bytearray):
+                memory += b"x"  # which nobody may while it is held
+                del memory[-1:]
+
+
+def test_rows_may_be_the_same_and_come_one_by_one(compiled):
+    row = np.ones(4)
+    total = np.zeros((3, 3))
+    compiled.gram((row for _ in range(3)), b"ddd", -1, total, True)
+    np.testing.assert_array_equal(total, np.tril(np.full((3, 3), 4)))
+
+
+def test_a_set_can_be_chosen_and_says_its_name(compiled):
+    before = compiled.in_use()
+    assert before == compiled.available()[0]
+    assert compiled.available()[-1] == "any"
+    try:
+        for name in compiled.available():
+            compiled.use(name)
+            assert compiled.in_use() == name
+            if loops.current is compiled:
+                assert loops.described() == f"compiled loops ({name})"
+        with pytest.raises(ValueError, match="no such"):
+            compiled.use("no such")
+        assert compiled.in_use() == "any"
+    finally:
+        compiled.use(before)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("asked", ["", "1"])
+def test_the_version_names_the_loops(asked):
+    found = subprocess.run(
+        [sys.executable, "-m", "consilience_command", "--version"],
+        env={**os.environ, "CONSILIENCE_PLAIN": asked},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    numpy = bool(asked) or loops.compiled is None
+    said = "numpy, not compiled" if numpy else f"compiled loops ({loops.compiled.available()[0]})"
+    assert said in found.stdout
