@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from consilience.tensors import Array
-
-Vector = npt.NDArray[np.float64]
+from consilience.arrays import Array, Vector
 
 _TIE = 1e-9  # of all votes: what rounding may leave between two halves
 

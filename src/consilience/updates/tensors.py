@@ -1,41 +1,44 @@
 """One tensor, whoever made it: numpy, torch, or anything with ``__array__`` or ``__dlpack__``.
 
-A `Tensor` is a flat numpy view of somebody's storage, read in pieces into a float buffer, and a
-way back: numbers in, a tensor of the original library, dtype, shape and device out. The storage
-is never copied unless it is strided or on another device, and never written. Torch is not
+A `Tensor` is a flat numpy view of somebody's storage, and a way back: storage of the same dtype in,
+a tensor of the original library, dtype, shape and device out. The storage is never copied unless
+it is strided, of the other order of bytes or on another device, and never written. Torch is not
 imported here; a torch tensor brings its own.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from consilience.arrays import Array, Positions
 from consilience.errors import UpdateError
 from consilience.text import shown, told
 
-Array = npt.NDArray[Any]
-# A flat array, or what slices like one: engines.stored has tensors that stay in their files.
+# A flat array, or what slices like one: engines.files.stored has tensors that stay in their files.
 Storage = Any
 
 # numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
 # uint16 and shifted.
 _BFLOAT16 = "bfloat16"
-_LARGEST = {
+LARGEST_OF = {
     "float16": float(np.finfo(np.float16).max),
     _BFLOAT16: 2.0**128 - 2.0**120,
     "float32": float(np.finfo(np.float32).max),
 }
+LARGEST = 1e50  # number of an update: beyond it squares, and ratios of squares, may overflow
+_CODES = {"float32": b"f", "float64": b"d", "float16": b"e", _BFLOAT16: b"b"}
+_CHUNK = 1 << 16
 _LARGEST_REPEATED = 1 << 30  # bytes that a view may pretend to have
 _EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Tensor:
     """A flat view of a tensor's storage, and the object it came from."""
 
@@ -47,81 +50,81 @@ class Tensor:
     @property
     def kind(self) -> str:
         """Return ``float``, ``integer``, ``bool`` or the name of a dtype that is none of these."""
-        if self.dtype == _BFLOAT16:
+        if self.dtype in _CODES:
             return "float"
-        kinds = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
-        return kinds.get(self.storage.dtype.kind, self.dtype)
+        return "integer" if self.dtype.startswith(("int", "uint")) else self.dtype
 
     @property
     def size(self) -> int:
         """Return the number of coordinates."""
-        return int(self.storage.size)
+        return math.prod(self.shape)
 
     @property
     def wide(self) -> bool:
         """Tell whether float32 would lose some of its digits."""
-        return int(self.storage.dtype.itemsize) > 4
+        return self.dtype == "float64"
 
-    def read(self, start: int, stop: int, out: Array) -> None:
-        """Write coordinates start..stop into the float array ``out``."""
-        self._convert(self.storage[start:stop], out)
+    @property
+    def code(self) -> bytes:
+        """Return the letter that the loops know a floating-point dtype by."""
+        return _CODES[self.dtype]
 
-    def look(self, places: Array, out: Array) -> None:
-        """Write the coordinates at some places into the float array ``out``."""
-        self._convert(self.storage[places], out)
+    def look(self, places: Positions) -> Array:
+        """Return the coordinates at some places, as floats."""
+        return self._floats(self.storage[places])
 
-    def _convert(self, piece: Array, out: Array) -> None:
-        if self.dtype == _BFLOAT16:
-            piece = (piece.astype(np.uint32) << 16).view(np.float32)
-        np.copyto(out, piece, casting="same_kind" if piece.dtype.kind == "f" else "unsafe")
+    def read(self, start: int, stop: int) -> Array:
+        """Return some of the storage, as numpy has it."""
+        return _hosted(self.storage[start:stop])
 
-    def piece(self, start: int, stop: int, spare: Array) -> Array:
-        """Return coordinates start..stop as they lie, or read into the spare if dtypes differ."""
-        stop = min(stop, self.size)
-        if self.storage.dtype == spare.dtype:
-            piece: Array = self.storage[start:stop]
-            return piece
-        self.read(start, stop, spare[: stop - start])
-        return spare[: stop - start]
+    def _floats(self, piece: Storage) -> Array:
+        host = _hosted(piece)
+        return from_bfloat16(host) if self.dtype == _BFLOAT16 else host
 
-    def empty(self) -> Storage:
+    def faulty(self) -> tuple[int, float] | None:
+        """Return the first number that cannot be used, and its place; None if all can."""
+        for start in range(0, self.size, _CHUNK):
+            piece = self._floats(self.storage[start : start + _CHUNK])
+            with np.errstate(invalid="ignore"):
+                usable = np.abs(piece) <= np.float64(LARGEST)  # float32 cannot hold it
+            if not usable.all():
+                at = int(np.argmin(usable))
+                return start + at, piece[at]
+        return None
+
+    def empty(self, size: int | None = None) -> Array:
         """Return uninitialised storage for a result of the same dtype and size."""
-        return np.empty(self.size, self.storage.dtype)
-
-    def within(self, values: Array) -> Array:
-        """Return float values, those beyond the range of this tensor's dtype at its end.
-
-        Weights may be negative, and sums round: a consensus can be larger than all that was sent.
-        """
-        if values.dtype.itemsize <= self.storage.dtype.itemsize:
-            return values
-        largest = _LARGEST[self.dtype]
-        return values.clip(-largest, largest)
-
-    def store(self, values: Array, out: Storage, start: int = 0) -> None:
-        """Round float values to this tensor's dtype, into storage from `empty`, at a place."""
-        if self.dtype == _BFLOAT16:
-            bits = values.astype(np.float32).view(np.uint32)
-            # Round to nearest, ties to even, then keep the upper half. A NaN would round into
-            # infinity, but no NaN gets this far.
-            values = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        out[start : start + values.size] = values
+        size = self.size if size is None else size
+        return np.empty(size, _hosted(self.storage[:0]).dtype)
 
     def flat(self) -> Tensor:
-        """Return the same with flat storage: a copy where it is strided."""
-        if not isinstance(self.storage, np.ndarray) or self.storage.ndim == 1:
+        """Return the same with flat storage, as the loops read it: a copy where it is strided, of
+        the other order of bytes, or between two addresses."""
+        if _torch_of(self.storage) is not None:
+            return Tensor(self.storage.reshape(-1), self.dtype, self.shape, self.source)
+        if not isinstance(self.storage, np.ndarray):
             return self
-        return replace(self, storage=self.storage.reshape(-1))
+        flat, flags = self.storage, self.storage.flags
+        if flags.c_contiguous and flags.aligned and flat.dtype.isnative:
+            if flat.ndim == 1:
+                return self
+        else:
+            flat = np.require(flat, flat.dtype.newbyteorder("="), ["A", "C"])
+        return Tensor(flat.reshape(-1), self.dtype, self.shape, self.source)
 
     def rebuild(self, storage: Array) -> Any:
         """Return storage as a tensor of the source's library, dtype, shape and device."""
         source = self.source
         torch = _torch_of(source)
+        if torch is not None and _torch_of(storage) is not None:
+            return storage.reshape(self.shape)
         if torch is not None:
             flat = torch.from_numpy(storage.view(np.int16) if self.dtype == _BFLOAT16 else storage)
             return flat.view(source.dtype).reshape(self.shape).to(source.device)
         dtype = np.dtype(_BFLOAT16) if self.dtype == _BFLOAT16 else storage.dtype
         array = storage.view(dtype).reshape(self.shape)
+        if isinstance(source, np.ndarray):  # perhaps of the other order of bytes
+            return array.astype(source.dtype, copy=False)
         if isinstance(source, float | int | np.generic):
             return array[()]
         if not isinstance(source, np.ndarray) and hasattr(source, "__array_namespace__"):
@@ -137,6 +140,9 @@ def tensor(source: Any) -> Tensor:
 def outline(source: Any) -> Tensor:
     """Return a `Tensor` whose storage lies as it came, not copied: whether its shape is the
     expected one is better asked first."""
+    if type(source) is np.ndarray and source.dtype.char in "fd" and source.flags.c_contiguous:
+        # Nearly all are of this kind, and there may be thousands of them.
+        return Tensor(source, _dtype_name(source.dtype), source.shape, source)
     if isinstance(source, Tensor):
         return source
     torch = _torch_of(source)
@@ -146,6 +152,9 @@ def outline(source: Any) -> Tensor:
     name = _dtype_name(array.dtype)
     _check_view(array)
     storage = array.view(np.uint16) if name == _BFLOAT16 else array
+    if array.dtype.kind == "f" and name not in _CODES:  # long doubles
+        with np.errstate(over="ignore"):  # what is too large is unusable, which shows soon
+            storage, name = array.astype(np.float64), "float64"
     # Of an array of a class of its own only the numbers are kept.
     return Tensor(storage, name, array.shape, array if isinstance(source, np.ndarray) else source)
 
@@ -211,16 +220,28 @@ def _from_torch(torch: Any, source: Any) -> Tensor:
         raise UpdateError(f"expected a dense tensor with data, found torch layout {kind}")
     _check_storage(plain)
     name = str(plain.dtype).removeprefix("torch.")
-    dense = plain.detach().cpu().resolve_conj().resolve_neg()
-    if name == _BFLOAT16:
-        storage = dense.view(torch.int16).numpy().view(np.uint16)
-    else:
-        try:
-            storage = dense.numpy()
-        except TypeError:  # a dtype numpy does not have, such as float8
-            raise UpdateError(f"{_EXPECTED}, found {name}") from None
+    dense = plain.detach().resolve_conj().resolve_neg()
+    try:
+        _hosted(dense[:0] if dense.ndim else dense)
+    except TypeError:  # a dtype numpy does not have, such as float8
+        raise UpdateError(f"{_EXPECTED}, found {name}") from None
+    if dense.device.type != "cpu":
+        return Tensor(dense, name, tuple(plain.shape), plain)  # it stays there
+    storage = _hosted(dense)
     _check_view(storage)
     return Tensor(storage, name, tuple(plain.shape), plain)
+
+
+def _hosted(storage: Storage) -> Array:
+    """Return storage as numpy reads it: of a torch tensor, on this machine."""
+    torch = _torch_of(storage)
+    if torch is None:
+        host: Array = storage
+    elif storage.dtype is torch.bfloat16:
+        host = storage.cpu().view(torch.int16).numpy().view(np.uint16)
+    else:
+        host = storage.cpu().numpy()
+    return host
 
 
 def _check_storage(plain: Any) -> None:
@@ -231,3 +252,16 @@ def _check_storage(plain: Any) -> None:
     last = plain.storage_offset() + sum((size - 1) * stride for size, stride in steps)
     if (last + 1) * plain.element_size() > plain.untyped_storage().nbytes():
         raise UpdateError("expected a tensor with data, found one whose storage was freed")
+
+
+def from_bfloat16(bits: Array) -> Array:
+    """Return bfloat16 numbers, as numpy reads them, as float32."""
+    wide: Array = (bits.astype(np.uint32) << 16).view(np.float32)
+    return wide
+
+
+def to_bfloat16(values: Array) -> Array:
+    """Round to bfloat16, to nearest and ties to even; no NaN."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from consilience.errors import UpdateError
-from consilience.tensors import Tensor, is_tensor, outline
 from consilience.text import shown
+from consilience.updates.tensors import Tensor, is_tensor, outline
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
@@ -37,6 +39,9 @@ class Tree:
         return (id(self.kind), *(part.types for part in self.parts.values()))
 
 
+_LEAF = Tree(np.ndarray, leaf=True)  # one for all that are alike
+
+
 def flatten(update: Any) -> tuple[Leaves, Tree]:
     """Return the tensors of an update, as they lie, and its containers.
 
@@ -52,6 +57,9 @@ def flatten(update: Any) -> tuple[Leaves, Tree]:
             raise UpdateError(f"more than {_MOST} tensors and containers: send arrays")
         if len(path) > _DEEPEST:
             raise UpdateError(f"nested more than {_DEEPEST} deep")
+        if type(node) is np.ndarray:
+            leaves[path] = _outlined(node, path)
+            return _LEAF
         if isinstance(node, UpdateError):
             raise node
         if is_tensor(node):

@@ -1,0 +1,1 @@
+"""What parties send: tensors, trees, and who is rejected."""

@@ -1,0 +1,189 @@
+"""The usable updates of a round, and the screening of those that are not.
+
+Screening costs nothing while all is well: a NaN shows in the evidence or in the consensus, and
+only then is the culprit looked for.
+
+Floating-point tensors are aggregated, as one long vector of coordinates. The elements of any other
+tensor (a BatchNorm counter, a mask) are voted on: each is the weighted median of what the parties
+sent, which of booleans is the majority. A party votes with its weight in the consensus, yet with at
+most a third of all votes: a weight may be no more than a claim of samples. An average of counters
+has no meaning, and a maximum could be set by any one party.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import ModuleType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from consilience.arrays import Array, Positions, Vector
+from consilience.errors import UpdateError
+from consilience.text import shown
+from consilience.updates.tensors import Storage
+from consilience.updates.trees import Leaves, Path, Tree, unflatten
+from consilience.updates.votes import at_most_a_third, weighted_median
+
+log = logging.getLogger("consilience")
+
+_ELECTED = 1 << 20  # numbers that are voted on at once
+
+
+class Piece(NamedTuple):
+    """Some numbers of one tensor."""
+
+    path: Path
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """The usable updates of a round, as J vectors of K coordinates that are never stacked."""
+
+    parties: tuple[str, ...]
+    leaves: tuple[Leaves, ...]  # one per party, same paths in each
+    trees: tuple[Tree, ...]
+    given: tuple[str, ...]  # everybody who sent something, in the order given
+    rejected: dict[str, str]
+    center: Leaves | None = None
+    widest: int | None = None  # coordinates read at once, where they are not in memory
+    loops: ModuleType | None = None  # for rows that only these can read: on an accelerator
+    floats: tuple[Path, ...] = field(init=False)
+    offsets: Array = field(init=False)  # where each float tensor starts among the coordinates
+
+    def __post_init__(self) -> None:
+        floats = tuple(path for path, leaf in self.leaves[0].items() if leaf.kind == "float")
+        sizes = [self.leaves[0][path].size for path in floats]
+        object.__setattr__(self, "floats", floats)
+        object.__setattr__(self, "offsets", np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+
+    @property
+    def size(self) -> int:
+        """Return K, the number of floating-point coordinates of an update."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def wide(self) -> bool:
+        """Tell whether any party sent more than float32."""
+        return any(leaves[path].wide for leaves in self.leaves for path in self.floats)
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """Yield where coordinates start..stop lie, no piece wider than may be read at once."""
+        most = self.widest or self.size
+        first = int(np.searchsorted(self.offsets, start, side="right")) - 1
+        for path, begin, end in zip(
+            self.floats[first:], self.offsets[first:], self.offsets[first + 1 :], strict=False
+        ):
+            if begin >= stop:
+                return
+            low, high = max(start, int(begin)) - int(begin), min(stop, int(end)) - int(begin)
+            for at in range(low, high, most):
+                yield Piece(path, at, min(high, at + most))
+
+    def rows(self, piece: Piece, chosen: Positions | None = None) -> tuple[list[Array], bytes]:
+        """Return a piece of every party, or of the chosen, as it lies; and the codes of dtypes."""
+        storages, codes = self._columns[piece.path]
+        span = slice(piece.low, piece.high)
+        if chosen is None:
+            return [storage[span] for storage in storages], codes
+        return [storages[j][span] for j in chosen], bytes(codes[j] for j in chosen)
+
+    @cached_property
+    def _columns(self) -> dict[Path, tuple[list[Storage], bytes]]:
+        """The storages of each float tensor, and the codes of their dtypes."""
+        by_path = {path: [leaves[path] for leaves in self.leaves] for path in self.floats}
+        return {
+            path: ([leaf.storage for leaf in column], b"".join(leaf.code for leaf in column))
+            for path, column in by_path.items()
+        }
+
+    def origin(self, piece: Piece) -> tuple[Array | None, bytes]:
+        """Return a piece of the centre; None where that is zero."""
+        if self.center is None:
+            return None, b"f"
+        leaf = self.center[piece.path]
+        return leaf.storage[piece.low : piece.high], leaf.code
+
+    def look(self, places: Positions) -> Array:
+        """Return every party's coordinates at some places, in ascending order: (J, n)."""
+        out = np.empty((len(self.parties), len(places)))
+        edges = np.searchsorted(places, self.offsets)
+        for path, begin, low, high in zip(
+            self.floats, self.offsets, edges, edges[1:], strict=False
+        ):
+            for row, leaves in zip(out, self.leaves, strict=True) if low < high else ():
+                row[low:high] = leaves[path].look(places[low:high] - begin)
+        return out
+
+    def without(self, bad: Mapping[str, str]) -> Self:
+        """Return these updates less some parties, each with the reason; raise if none are left."""
+        if not bad:
+            return self
+        log_rejected(bad)
+        rejected = {**self.rejected, **bad}
+        keep = [j for j, party in enumerate(self.parties) if party not in bad]
+        if not keep:
+            raise nobody_left(rejected)
+        return replace(
+            self,
+            parties=tuple(self.parties[j] for j in keep),
+            leaves=tuple(self.leaves[j] for j in keep),
+            trees=tuple(self.trees[j] for j in keep),
+            rejected=rejected,
+        )
+
+    @cached_property
+    def template(self) -> int:
+        """Return the first party with the commonest dtypes, of those with the commonest types of
+        tensors and containers: the consensus takes after it."""
+        dtypes = [tuple(leaf.dtype for leaf in leaves.values()) for leaves in self.leaves]
+        common = Counter(dtypes).most_common(1)[0][0]
+        those = [j for j, found in enumerate(dtypes) if found == common]
+        types = [self.trees[j].types for j in those]
+        return those[types.index(Counter(types).most_common(1)[0][0])]
+
+    def elect(self, path: Path, weights: Vector, out: Storage) -> None:
+        """Fill storage of a tensor that is not aggregated: each element is voted on."""
+        votes = at_most_a_third(weights)
+        votes = votes if votes.any() else np.ones(len(votes))
+        voters, size = np.flatnonzero(votes), self.leaves[0][path].size
+        dtype = self.leaves[self.template][path].empty(0).dtype
+        width = max(256, _ELECTED // len(voters))
+        for start in range(0, size, width):
+            stop = min(start + width, size)
+            rows = np.empty((len(voters), stop - start), dtype)
+            for row, party in zip(rows, voters, strict=True):
+                row[:] = self.leaves[party][path].read(start, stop)
+            # Complex numbers have no order; their parts do.
+            parts = rows.view(rows.real.dtype) if rows.dtype.kind == "c" else rows
+            out[start:stop] = weighted_median(parts, votes[voters]).view(rows.dtype)
+
+    def rebuild(self, values: Mapping[Path, Storage]) -> Any:
+        """Return a tree like the updates, of storage for each of its tensors."""
+        model = self.template
+        leaves = self.leaves[model]
+        made = {path: leaves[path].rebuild(storage) for path, storage in values.items()}
+        return unflatten(self.trees[model], made)
+
+
+def log_rejected(rejected: Mapping[str, str]) -> None:
+    """Say who is rejected, and why."""
+    for party, reason in rejected.items():
+        log.warning("party %s rejected: %s", shown(party), reason)
+
+
+def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
+    """Return the error for a round in which no update can be used."""
+    if not rejected:
+        return UpdateError("no updates: expected at least one party, found none")
+    reasons = "; ".join(f"{shown(party)}: {reason}" for party, reason in list(rejected.items())[:5])
+    more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
+    return UpdateError(
+        f"every update was rejected, nothing is left to aggregate ({reasons}{more})", rejected
+    )
