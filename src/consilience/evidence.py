@@ -16,48 +16,21 @@ up: rounds with the same parties merge into one `Block`, weighted by their numbe
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from consilience.errors import UpdateError
-from consilience.parallel import in_order, stripes
-from consilience.tensors import Array
-from consilience.updates import LARGEST, Updates, parse
+from consilience.arrays import Matrix, Positions, Vector
+from consilience.updates.tensors import LARGEST
 
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
-Positions = npt.NDArray[np.intp]
-Spans = list[tuple[int, int]]
-
-# Up to so many coordinates all are read, in double precision.
-SMALL = 1 << 17
-# What the largest error of a sampled distance should be, and how many numbers are read for it at
-# most: see `sampled_spans`.
-_ERROR = 0.007
-_NUMBERS = 1 << 23
-_SPAN = 4096
-# OpenBLAS multiplies matrices of at most a million multiplications with a kernel made for small
-# ones, twice to four times as fast as its general one, and on the thread that asks: so parties are
-# multiplied tile by tile. numpy lets other threads run during a call, so a call is made to last:
-# it multiplies many pairs of small matrices, _BATCH numbers in all.
-_SMALL_PRODUCT = 500_000
-_TILE = 32
-_BATCH = 1 << 20
 # Of a squared distance.
 _ROUNDING = 1e-15
 # A larger mean squared distance is no update's, and a smaller one is none. Ratios of those between,
 # to any power up to one and a half, are numbers.
-_FARTHEST, _NEAREST = 4 * LARGEST**2, 1e-100
-# Updates whose squares are this many times their squared distances have to be centred.
-_NEAR = 100.0
-# A reference this many times farther from its peers than another party is not a good one.
-_FAR = 1000.0
+FARTHEST, _NEAREST = 4 * LARGEST**2, 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +158,18 @@ class Evidence:
     blocks: tuple[Block, ...]
 
     @classmethod
-    def of(cls, updates: Any, center: Any = None, *, exact: bool = False) -> Evidence:
+    def of(
+        cls, updates: Any, center: Any = None, *, exact: bool = False, seed: int | None = None
+    ) -> Evidence:
         """Return the evidence of a round. Unusable updates are left out, with a logged warning.
 
-        Above 131,072 coordinates the distances are estimated from random spans of coordinates,
-        unless ``exact``.
+        Where there is much to read, the distances are estimated from random spans of coordinates,
+        unless ``exact``; ``seed`` makes them the same ones each time.
         """
-        _, evidence = observe(parse(updates, center), exact=exact)
+        from consilience.passes.observe import observe  # which builds on this module
+        from consilience.updates.parsing import parse
+
+        _, evidence = observe(parse(updates, center), np.random.default_rng(seed), exact=exact)
         return evidence
 
     @cached_property
@@ -296,166 +274,3 @@ def pooled_distances(evidence: Evidence) -> tuple[Matrix, Matrix]:
     distances: Matrix = total / np.maximum(count, 1e-300)
     np.fill_diagonal(distances, 0.0)
     return distances, count
-
-
-def observe(updates: Updates, *, exact: bool = False) -> tuple[Updates, Evidence]:
-    """Return the evidence of a round, and the updates less those found unusable on the way."""
-    spans = [(0, updates.size)] if exact else sampled_spans(updates)
-    coarse = updates.size > SMALL and not updates.wide
-    with np.errstate(over="ignore", invalid="ignore"):
-        reference, near = _likely_medoid(updates, spans)
-        about = reference if near or not coarse or not exact else None
-        distances, lost = _distances(updates, spans, about, np.float32 if coarse else np.float64)
-        if coarse and lost:
-            distances, lost = _distances(updates, spans, reference, np.float64)
-        # A party may look like its peers in the first coordinates alone, to spoil the others'
-        # distances with differences as large as it is in the rest.
-        typical = np.median(distances[:-1, :-1], axis=1)
-        if about is not None and typical[reference] > _FAR * typical.min():
-            distances, lost = _distances(updates, spans, int(np.argmin(typical)), np.float64)
-    there = distances <= _FARTHEST  # and not NaN
-    if not there.all():
-        # Whoever is at a distance from nobody but itself is to blame, where it is that clear.
-        good = updates.screened(there[:-1].sum(axis=1) == 1)
-        if len(good.parties) == len(updates.parties):
-            good = updates.screened()
-        if len(good.parties) == len(updates.parties):
-            raise UpdateError("the centre is too far from the updates to compare them with it")
-        return observe(good, exact=exact)
-    seen = sum(stop - start for start, stop in spans)
-    return updates, Evidence((Block(updates.parties, distances, float(seen)),))
-
-
-def sampled_spans(updates: Updates) -> Spans:
-    """Return spans of coordinates, one at a random place in each of many equal stretches.
-
-    Of n coordinates, a party's distance from the others has a relative error of √(2/n), and the
-    largest of J such errors is about √(2 log 2J) times as large. n is chosen for a largest error of
-    _ERROR; but the cost of n coordinates grows as J², so that the more parties there are, the fewer
-    coordinates are read of each.
-
-    The places are drawn with a seed made from the updates themselves: the same updates give the
-    same evidence, yet no party can know beforehand which of its coordinates will be looked at.
-    """
-    size = updates.size
-    if size <= SMALL:
-        return [(0, size)]
-    wanted = 4 * np.log(2 * len(updates.parties)) / _ERROR**2
-    wanted /= 1 + wanted / size  # what was not looked at is the less, the more was
-    count = int(min(wanted, max(SMALL // 8, _NUMBERS // len(updates.parties))))
-    stretches = np.linspace(0, size, count // _SPAN + 1).astype(np.int64)
-    random = np.random.default_rng(_fingerprint(updates))
-    room = np.diff(stretches) - _SPAN
-    starts = stretches[:-1] + random.integers(0, room + 1)
-    return [(int(start), int(start) + _SPAN) for start in starts]
-
-
-def _fingerprint(updates: Updates) -> int:
-    checksum = 0
-    probe = np.empty((len(updates.parties), 16))
-    for start in np.linspace(0, updates.size - 16, 8).astype(np.int64):
-        updates.read(int(start), int(start) + 16, probe)
-        checksum = zlib.crc32(probe.tobytes(), checksum)
-    return checksum
-
-
-def _distances(
-    updates: Updates,
-    spans: Spans,
-    reference: int | None,
-    dtype: type[np.floating[Any]],
-) -> tuple[Matrix, bool]:
-    """Return mean squared distances over the spans, and whether rounding may show in them.
-
-    The sums are of differences from one of the parties, the reference, so that what the updates
-    have in common does not cancel; with None, where it does not matter, of the updates themselves.
-    """
-    points = len(updates.parties) + 1
-    tile = -(-points // -(-points // _TILE))  # as equal as can be
-    seen = sum(stop - start for start, stop in spans)
-    depth = min(seen, max(256, min(8192, _SMALL_PRODUCT // tile**2)))
-    batch = max(1, min(_BATCH // (points * depth), seen // depth))
-    stack = updates.stack if reference is None and updates.center is None else None
-
-    def products(groups: Sequence[Spans]) -> Matrix:
-        total = np.zeros((points, points))
-        buffer = np.empty((points, batch * depth), dtype)
-        for group in groups:
-            rows = buffer
-            if stack is not None and group[0][1] - group[0][0] == batch * depth:
-                rows = stack[:, slice(*group[0])]  # as it lies
-            else:
-                _gather(updates, group, buffer, reference)
-            _add_products(total, rows.reshape(len(rows), batch, depth).transpose(1, 0, 2), tile)
-        return total
-
-    groups = list(_groups(spans, batch * depth))
-    gram = np.zeros((points, points))
-    for total in in_order(products, stripes(groups, points * seen * max(1, points // 10))):
-        gram += total
-    gram = np.tril(gram) + np.tril(gram, -1).T
-    squares = np.diag(gram)
-    sums = squares[:, None] + squares
-    distances = np.maximum(sums - gram - gram.T, 0.0)
-    parties = slice(0, points - 1)
-    apart = ~np.eye(points - 1, dtype=bool)
-    ratio = distances[parties, parties][apart] < 1e-3 * sums[parties, parties][apart]
-    lost = bool(ratio.any()) or not np.isfinite(gram).all()
-    np.fill_diagonal(distances, 0.0)
-    return distances / seen, lost
-
-
-def _gather(updates: Updates, group: Spans, buffer: Array, reference: int | None) -> None:
-    """Read spans side by side into the buffer, and fill what is left of it with zeros."""
-    at = 0
-    for start, stop in group:
-        updates.read(start, stop, buffer[:, at : at + stop - start], about=reference)
-        at += stop - start
-    buffer[:, at:] = 0
-
-
-def _add_products(total: Matrix, slices: Array, tile: int) -> None:
-    """Add the inner products of rows, cut into slices (batch, rows, depth), to a lower triangle."""
-    points = slices.shape[1]
-    for low in range(0, points, tile):
-        rows = slices[:, low : low + tile]
-        high = low + rows.shape[1]
-        for at in range(0, low, tile):
-            other = slices[:, at : at + tile].transpose(0, 2, 1)
-            total[low:high, at : at + tile] += (rows @ other).sum(axis=0)
-        # The same array on both sides would make numpy call the slow symmetric product.
-        others, last = rows[:, :-1].transpose(0, 2, 1), rows[:, -1]
-        total[low:high, low : high - 1] += (rows @ others).sum(axis=0)
-        total[high - 1, high - 1] += np.einsum("bk,bk->", last, last)
-
-
-def _groups(spans: Spans, width: int) -> Iterator[Spans]:
-    """Yield the spans again, in groups of so many coordinates; long ones are cut."""
-    group: list[tuple[int, int]] = []
-    room = width
-    for start, stop in spans:
-        while start < stop:
-            end = min(stop, start + room)
-            group.append((start, end))
-            room -= end - start
-            start = end
-            if room == 0:
-                yield group
-                group, room = [], width
-    if group:
-        yield group
-
-
-def _likely_medoid(updates: Updates, spans: Spans) -> tuple[int, bool]:
-    """Return the party whose median distance from the others is least in the first coordinates
-    (differences from a wild one would be as large as it is), and whether parties are so close to
-    each other that they have to be centred."""
-    start, stop = spans[0]
-    stop = min(stop, start + 512)
-    chunk = np.empty((len(updates.parties), stop - start))
-    updates.read(start, stop, chunk)
-    squares = np.einsum("jk,jk->j", chunk, chunk)
-    distances = squares[:, None] + squares - 2 * (chunk @ chunk.T)
-    typical = np.nan_to_num(np.median(distances, axis=1), nan=np.inf)
-    near = not np.median(squares) < _NEAR * np.median(typical)
-    return int(np.argmin(typical)), near

@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from itertools import pairwise
 from typing import TypeVar
+
+from consilience.arrays import Spans
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _MOST_STRIPES = 64
-_LEAST_WORK = 1 << 21  # numbers: fewer are not worth a thread
+_LEAST_WORK = 1 << 22  # numbers: fewer are not worth a thread
 
 
 def cores() -> int:
@@ -22,15 +23,24 @@ def cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def stripes(chunks: Sequence[T], numbers: int) -> list[Sequence[T]]:
-    """Cut a list of chunks, of so many numbers in all, into pieces of work for threads.
+def stripes(spans: Spans, rows: int) -> list[Spans]:
+    """Cut spans of so many rows into pieces of work for threads, all of about the same size.
 
     The cut depends on the work alone: sums over stripes, added in order, are the same bit for bit
     whoever computes them.
     """
-    count = max(1, min(_MOST_STRIPES, numbers // _LEAST_WORK, len(chunks)))
-    edges = [len(chunks) * n // count for n in range(count + 1)]
-    return [chunks[low:high] for low, high in pairwise(edges)]
+    total = sum(stop - start for start, stop in spans)
+    count = max(1, min(_MOST_STRIPES, total * rows // _LEAST_WORK))
+    cut: list[Spans] = [[] for _ in range(count)]
+    done = 0
+    for start, stop in spans:
+        while start < stop:
+            mine = min(done * count // total, count - 1)
+            end = min(stop, start + max(1, -(-(mine + 1) * total // count) - done))
+            cut[mine].append((start, end))
+            done += end - start
+            start = end
+    return cut
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:

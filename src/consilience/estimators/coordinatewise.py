@@ -1,0 +1,36 @@
+"""Rules that look at the coordinates one by one: the median and the trimmed mean.
+
+They have no weights of their own. A party's weight here is its share of the values that went into
+the result, averaged over coordinates, so weights sum to one as everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from consilience.errors import ConsilienceError
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """In each coordinate, the mean of what is left without the ``trim`` share at either end.
+
+    With ``trim=0.5`` all but the middle one or two values go: the coordinate-wise median.
+    """
+
+    trim: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.trim <= 0.5:
+            raise ConsilienceError(f"trim is a share from 0 to 0.5, found {self.trim}")
+
+    def cut(self, parties: int) -> int:
+        """Return how many values go at either end; one or two are always left."""
+        return min(int(self.trim * parties + 1e-9), (parties - 1) // 2)
+
+
+@dataclass(frozen=True)
+class CoordinateMedian(TrimmedMean):
+    """In each coordinate, the median."""
+
+    trim: float = field(default=0.5, init=False)

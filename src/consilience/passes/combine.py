@@ -1,0 +1,126 @@
+"""The second pass over the updates: the weighted sum, and a look at what evidence may have missed.
+
+Evidence from a sample of the coordinates is checked while the sum is formed: each party's squared
+distance from one other party, its **peer**, is measured in all coordinates. Who is whose peer is
+drawn anew each time, so that no party knows who will be beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from consilience.arrays import Array, Positions, Spans, Vector
+from consilience.passes import loops
+from consilience.passes.observe import Tell, ignored
+from consilience.passes.parallel import in_order, stripes
+from consilience.passes.sampling import SMALL
+from consilience.updates.tensors import Storage
+from consilience.updates.trees import Path
+from consilience.updates.usable import Piece, Updates
+
+Room = Callable[[Path], Storage]  # where a tensor of the result goes
+
+_TOLD = 64  # blocks of coordinates, of which one tells who contributed to a coordinate-wise rule
+
+
+def combine(
+    updates: Updates,
+    weights: Vector,
+    room: Room,
+    peers: Positions | None = None,
+    tell: Tell = ignored,
+) -> Vector:
+    """Form y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes; ``weights`` ends with that of
+    the centre.
+
+    Return each party's mean squared distance from its peer, if ``peers`` are named. All are NaN
+    where an update, or the sum, is not finite; every coordinate is formed all the same.
+    """
+    value = _Value(updates, room)
+    centred = weights[-1] != 0 and updates.center is not None
+    chosen = np.flatnonzero(weights[:-1]) if peers is None else np.arange(len(weights) - 1)
+    chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # of nobody the sum is zero
+    others = None if peers is None else np.asarray(peers, np.int64)
+    said = weights[chosen]
+    if centred:  # it has no peer but itself
+        said = np.append(said, weights[-1])
+        others = None if others is None else np.append(others, len(chosen))
+    wide, use = updates.wide, updates.loops or loops.current
+
+    def form(mine: Spans) -> tuple[Vector, bool]:
+        squares, finite = np.zeros(len(said)), True
+        for start, stop in mine:
+            for piece in updates.pieces(start, stop):
+                rows, codes = updates.rows(piece, chosen)
+                if centred:
+                    origin, code = updates.origin(piece)
+                    rows, codes = [*rows, origin], codes + code  # type: ignore[list-item]
+                out, code = value.place(piece)
+                finite &= use.combine(
+                    rows, codes, said, out, code, others, None if others is None else squares, wide
+                )
+                value.keep(piece, out)
+            tell(stop - start)
+        return squares, finite
+
+    squares, finite = np.zeros(len(said)), True
+    for found, good in in_order(form, stripes([(0, updates.size)], len(said))):
+        squares, finite = squares + found, finite and good
+    return squares[: len(weights) - 1] / updates.size if finite else np.full(len(squares), np.nan)
+
+
+def reduce(
+    updates: Updates, cut: int, room: Room, *, exact: bool = False, tell: Tell = ignored
+) -> tuple[Vector, Vector]:
+    """Form, coordinate by coordinate, the mean without the ``cut`` least and ``cut`` greatest.
+
+    Return each party's share in it and its mean squared distance from it. Where there are many
+    coordinates these are of some of them, unless ``exact``. Both are NaN where an update is not
+    finite.
+    """
+    count, wide = len(updates.parties), updates.wide
+    every = 1 if exact or updates.size <= SMALL else _TOLD
+    value, use = _Value(updates, room), updates.loops or loops.current
+
+    def form(mine: Spans) -> tuple[Vector, Vector, int]:
+        shares, squares, seen = np.zeros(count), np.zeros(count), 0
+        for start, stop in mine:
+            for piece in updates.pieces(start, stop):
+                rows, codes = updates.rows(piece)
+                out, code = value.place(piece)
+                some = use.trim(rows, codes, cut, out, code, every, shares, squares, wide)
+                value.keep(piece, out)
+                if some < 0:
+                    shares[:] = squares[:] = np.nan
+                seen += abs(some)
+            tell(stop - start)
+        return shares, squares, seen
+
+    shares, squares, seen = np.zeros(count), np.zeros(count), 0
+    for said, apart, some in in_order(form, stripes([(0, updates.size)], count)):
+        shares, squares, seen = shares + said, squares + apart, seen + some
+    return shares / seen, squares / seen
+
+
+class _Value:
+    """The result while it is formed."""
+
+    def __init__(self, updates: Updates, room: Room) -> None:
+        self._model = updates.leaves[updates.template]
+        self._storage = {path: room(path) for path in updates.floats}
+
+    def place(self, piece: Piece) -> tuple[Array, bytes]:
+        """Return an array for a piece, its own place where that is in memory; and its code."""
+        model, storage = self._model[piece.path], self._storage[piece.path]
+        if not getattr(storage, "written", False):
+            return storage[piece.low : piece.high], model.code
+        native = model.storage.dtype.newbyteorder("=")
+        return np.empty(piece.high - piece.low, native), model.code
+
+    def keep(self, piece: Piece, formed: Array) -> None:
+        """Take a piece that was formed elsewhere."""
+        storage = self._storage[piece.path]
+        if getattr(storage, "written", False):
+            storage[piece.low : piece.high] = formed

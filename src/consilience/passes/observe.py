@@ -1,0 +1,119 @@
+"""The first pass over the updates: the distances between the parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from consilience.arrays import Array, Matrix, Spans
+from consilience.errors import UpdateError
+from consilience.evidence import FARTHEST, Block, Evidence
+from consilience.passes import loops
+from consilience.passes.parallel import in_order, stripes
+from consilience.passes.sampling import SMALL, sampled_spans
+from consilience.updates.trees import Leaves, show
+from consilience.updates.usable import Updates
+
+Tell = Callable[[int], None]  # that so many coordinates are done
+
+# A reference this many times farther from its peers than another party is not a good one.
+_FAR = 1000.0
+# A squared distance this many times smaller than the squares it is the difference of has lost
+# digits in single precision.
+_LOST = 1e-3
+
+
+def ignored(_: int) -> None:
+    """Tell nobody."""
+
+
+def observe(
+    updates: Updates, random: np.random.Generator, *, exact: bool = False, tell: Tell = ignored
+) -> tuple[Updates, Evidence]:
+    """Return the evidence of a round, and the updates less those found unusable on the way."""
+    size = updates.size
+    spans = [(0, size)] if exact else sampled_spans(size, len(updates.parties), random)
+    wide = updates.wide or size <= SMALL
+    with np.errstate(over="ignore", invalid="ignore"):
+        reference = _likely_medoid(updates, spans)
+        distances, lost = _distances(updates, spans, reference, wide, tell)
+        if lost and not wide:
+            distances, _ = _distances(updates, spans, reference, True, tell)
+        # A party may look like its peers in the first coordinates alone, to spoil the others'
+        # distances with differences as large as it is in the rest.
+        typical = np.median(distances[:-1, :-1], axis=1)
+        if typical[reference] > _FAR * typical.min():
+            distances, _ = _distances(updates, spans, int(np.argmin(typical)), True, tell)
+    there = distances <= FARTHEST  # and not NaN
+    if there.all():
+        seen = sum(stop - start for start, stop in spans)
+        return updates, Evidence((Block(updates.parties, distances, float(seen)),))
+    # Whoever is at a distance from nobody but itself is to blame, where it is that clear.
+    good = screened(updates, there[:-1].sum(axis=1) == 1)
+    if len(good.parties) == len(updates.parties):
+        good = screened(updates)
+    if len(good.parties) == len(updates.parties):
+        raise UpdateError("the centre is too far from the updates to compare them with it")
+    return observe(good, random, exact=exact, tell=tell)
+
+
+def screened(updates: Updates, suspects: Array | None = None) -> Updates:
+    """Return the updates less every party, or suspect, whose numbers cannot be used."""
+    looked_at = np.flatnonzero(np.ones(len(updates.parties)) if suspects is None else suspects)
+
+    def unusable(leaves: Leaves) -> str | None:
+        for path in updates.floats:
+            found = leaves[path].faulty()
+            if found is not None:
+                return f"{show(path)} holds {found[1]} at position {found[0]}"
+        return None
+
+    reasons = in_order(unusable, [updates.leaves[j] for j in looked_at])
+    named = zip((updates.parties[j] for j in looked_at), reasons, strict=True)
+    return updates.without({party: reason for party, reason in named if reason is not None})
+
+
+def _distances(
+    updates: Updates, spans: Spans, reference: int, wide: bool, tell: Tell
+) -> tuple[Matrix, bool]:
+    """Return mean squared distances over the spans, and whether rounding may show in them.
+
+    The products are of differences from one of the parties, the reference, so that what the
+    updates have in common does not cancel.
+    """
+    points = len(updates.parties) + 1
+    gram_of = (updates.loops or loops.current).gram
+
+    def products(mine: Spans) -> Matrix:
+        total = np.zeros((points, points))
+        for start, stop in mine:
+            for piece in updates.pieces(start, stop):
+                rows, codes = updates.rows(piece)
+                origin, code = updates.origin(piece)
+                gram_of([*rows, origin], codes + code, reference, total, wide)
+            tell(stop - start)
+        return total
+
+    gram = np.zeros((points, points))
+    for total in in_order(products, stripes(spans, points * max(1, points // 10))):
+        gram += total
+    gram = np.tril(gram) + np.tril(gram, -1).T
+    squares = np.diag(gram)
+    sums = squares[:, None] + squares
+    distances = np.maximum(sums - 2 * gram, 0.0)
+    near = distances[:-1, :-1] < _LOST * sums[:-1, :-1]
+    lost = bool(near[~np.eye(points - 1, dtype=bool)].any()) or not np.isfinite(gram).all()
+    np.fill_diagonal(distances, 0.0)
+    return distances / sum(stop - start for start, stop in spans), lost
+
+
+def _likely_medoid(updates: Updates, spans: Spans) -> int:
+    """Return the party whose median distance from the others is least in the first coordinates:
+    differences from a wild one would be as large as it is."""
+    start, stop = spans[0]
+    places = np.arange(start, min(stop, start + 512))
+    chunk = updates.look(places)
+    squares = np.einsum("jk,jk->j", chunk, chunk)
+    distances = squares[:, None] + squares - 2 * (chunk @ chunk.T)
+    return int(np.argmin(np.nan_to_num(np.median(distances, axis=1), nan=np.inf)))

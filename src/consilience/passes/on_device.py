@@ -1,0 +1,106 @@
+"""The loops of `_loops.c` in torch, for rows that lie on an accelerator: they stay there.
+
+What comes back to this machine are J×J inner products and a few sums. Signatures as in `plain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import Array, Positions, Vector
+
+Row = Any  # a flat torch tensor
+
+_CHUNK = 1 << 16  # columns at a time: sums over chunks are in double precision
+
+
+def gram(rows: Sequence[Row | None], codes: bytes, about: int, total: Array, wide: bool) -> None:
+    """Add the lower triangle of the rows' inner products to ``total``."""
+    some = next(row for row in rows if row is not None)
+    for at in range(0, some.numel(), _CHUNK):
+        zero = some[at : at + _CHUNK] * 0
+        X = _stacked([zero if r is None else r[at : at + _CHUNK] for r in rows], wide)
+        if about >= 0:
+            X = X - X[about]
+        total += np.tril(_fetched(X @ X.T))
+
+
+def combine(
+    rows: Sequence[Row],
+    codes: bytes,
+    weights: Vector,
+    out: Row,
+    code: bytes,
+    peers: Positions | None,
+    squares: Vector | None,
+    wide: bool,
+) -> bool:
+    """Write Σ_j w_j x_j to ``out``; tell whether all of it is finite."""
+    finite = True
+    for at in range(0, out.numel(), _CHUNK):
+        some = [row[at : at + _CHUNK] for row in rows]
+        for double in (True,) if wide else (False, True):
+            X = _stacked(some, double)
+            heard = np.flatnonzero(weights)
+            y = X.new_tensor(weights[heard]) @ X[X.new_tensor(heard).long()]
+            found = np.zeros(0)
+            if peers is not None:
+                apart = X - X[X.new_tensor(peers).long()]
+                found = _fetched((apart * apart).sum(dim=1))
+            good = bool(y.isfinite().all()) and bool(np.isfinite(found).all())
+            if good:
+                break
+        _store(y, out[at : at + _CHUNK])
+        finite &= good
+        if good and squares is not None:
+            squares += found
+    return finite
+
+
+def trim(
+    rows: Sequence[Row],
+    codes: bytes,
+    cut: int,
+    out: Row,
+    code: bytes,
+    every: int,
+    shares: Vector,
+    squares: Vector,
+    wide: bool,
+) -> int:
+    """Write the mean of each column without its ``cut`` least and greatest to ``out``."""
+    finite = True
+    for at in range(0, out.numel(), _CHUNK):
+        X = _stacked([row[at : at + _CHUNK] for row in rows], wide)
+        kept = X.sort(dim=0).values[cut : len(rows) - cut]
+        y = kept.mean(dim=0)
+        finite &= bool(X.isfinite().all()) and bool(y.isfinite().all())
+        _store(y, out[at : at + _CHUNK])
+        inside = ((kept[0] <= X) & (kept[-1] >= X)).to(X.dtype)
+        shares += _fetched((inside / inside.sum(dim=0).clamp(min=1)).sum(dim=1))
+        squares += _fetched(((X - y) ** 2).sum(dim=1))
+    return int(out.numel()) if finite else -1
+
+
+def _stacked(rows: Sequence[Row], wide: bool) -> Any:
+    """Return rows as one matrix, in double precision if asked for and to be had there."""
+    import torch
+
+    double = wide and rows[0].device.type != "mps"
+    return torch.stack([row.to(torch.float64 if double else torch.float32) for row in rows])
+
+
+def _fetched(values: Any) -> Array:
+    found: Array = values.cpu().double().numpy()
+    return found
+
+
+def _store(y: Any, out: Row) -> None:
+    """Round to the dtype of the output; what lies beyond its range goes to the end of the range."""
+    import torch
+
+    largest = torch.finfo(out.dtype).max
+    out.copy_(y.clamp(-largest, largest))

@@ -1,0 +1,35 @@
+"""Which coordinates the evidence is taken from: all, or a sample that nobody can foresee."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from consilience.arrays import Spans
+
+# So few coordinates, parties or numbers in all are not worth a sample.
+SMALL = 1 << 17
+_FEW = 4
+# What the largest error of a sampled distance should be, and how many numbers are read for it at
+# most.
+_ERROR = 0.007
+_NUMBERS = 1 << 23
+_SPAN = 4096
+
+
+def sampled_spans(size: int, parties: int, random: np.random.Generator) -> Spans:
+    """Return spans of coordinates, one at a random place in each of many equal stretches.
+
+    Of n coordinates, a party's distance from the others has a relative error of √(2/n), and the
+    largest of J such errors is about √(2 log 2J) times as large. n is chosen for a largest error of
+    _ERROR, with the finite-population correction; but the cost of n coordinates grows as J², so the
+    more parties there are, the fewer coordinates are read of each.
+    """
+    if size <= SMALL or parties <= _FEW or size * parties <= _NUMBERS:
+        return [(0, size)]
+    wanted = 4 * np.log(2 * parties) / _ERROR**2
+    wanted /= 1 + wanted / size
+    count = int(min(wanted, max(SMALL // 8, _NUMBERS // parties)))
+    stretches = np.linspace(0, size, count // _SPAN + 1).astype(np.int64)
+    room = np.diff(stretches) - _SPAN
+    starts = stretches[:-1] + random.integers(0, room + 1)
+    return [(int(start), int(start) + _SPAN) for start in starts]
