@@ -9,35 +9,35 @@ the evidence stays one J×J matrix however long a memory lives.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from consilience.beliefs import Beliefs, Known, Latent
 from consilience.errors import ConsilienceError
-from consilience.evidence import Block, Evidence, Positions
-from consilience.memory_file import Contents, read, write
-from consilience.tensors import Array
-from consilience.trails import FORGOTTEN, Trails
+from consilience.evidence import Evidence
+from consilience.storage.memory_file import Contents, read, write
+from consilience.trails import FORGOTTEN, Look, Relay, Trails
 
 
 class Memory:
     """What earlier rounds taught about the parties.
 
     ``decay`` is what a round's evidence still counts one round later: 1 forgets nothing, 0
-    everything. Pass a memory to every `aggregate` of a federation; it changes only when a
-    round succeeds.
+    everything. ``seed`` makes the places of the trails the same ones each time; without it they are
+    drawn from the system's randomness, and known to nobody. Pass a memory to every `aggregate` of a
+    federation; it changes only when a round succeeds.
     """
 
-    def __init__(self, decay: float = 0.9) -> None:
+    def __init__(self, decay: float = 0.9, *, seed: int | None = None) -> None:
         if not 0 <= decay <= 1:
             raise ConsilienceError(f"decay lies between 0 and 1, found {decay}")
         self.decay = float(decay)
         self.rounds = 0
         self.evidence: Evidence | None = None
         self.known: Known | None = None
-        self.trails: Trails | None = None
+        self.relay: Relay | None = None
+        self._random = np.random.default_rng(seed)
 
     @property
     def noise(self) -> dict[str, float]:
@@ -56,18 +56,23 @@ class Memory:
         kept = tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
         return Evidence(kept) + now if kept else now
 
-    def followed(self, now: Block, size: int, look: Callable[[Positions], Array]) -> Trails:
-        """Return the trails after a round; ``look`` tells what was sent at some coordinates."""
-        trails = self.trails
-        if trails is None or trails.size != size:  # none yet, or of another model
-            trails = Trails.begun(now, size)
-        return trails.followed(now.parties, look(trails.places), self.decay)
+    @property
+    def trails(self) -> Trails | None:
+        """The parties' trails, if any were followed."""
+        return None if self.relay is None else self.relay.used
 
-    def keep(self, evidence: Evidence, beliefs: Beliefs, trails: Trails | None = None) -> None:
+    def followed(self, parties: tuple[str, ...], size: int, look: Look) -> Relay:
+        """Return the trails after a round; ``look`` tells what was sent at some coordinates."""
+        relay = self.relay
+        if relay is None or relay.used.size != size:  # none yet, or of another model
+            relay = Relay.begun(size, self._random)
+        return relay.followed(parties, look, self.decay, self._random)
+
+    def keep(self, evidence: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
         """Replace what is remembered by what `recall` and `followed` gave and what came of it."""
         self.rounds += 1
         self.evidence = evidence
-        self.trails = self.trails if trails is None else trails  # None: the method follows nobody
+        self.relay = self.relay if relay is None else relay  # None: the method follows nobody
         told = _told(beliefs.known)
         self.known = self.known if told is None else self._with_absent(told)
 
@@ -94,7 +99,7 @@ class Memory:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory to a file: whole or not at all."""
-        write(path, Contents(self.decay, self.rounds, self.evidence, self.known, self.trails))
+        write(path, Contents(self.decay, self.rounds, self.evidence, self.known, self.relay))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
@@ -102,7 +107,7 @@ class Memory:
         found = read(path)
         memory = cls(found.decay)
         memory.rounds = found.rounds
-        memory.evidence, memory.known, memory.trails = found.evidence, found.known, found.trails
+        memory.evidence, memory.known, memory.relay = found.evidence, found.known, found.relay
         return memory
 
 

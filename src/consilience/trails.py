@@ -3,7 +3,8 @@
 What parties share for long, a purpose or data, is easily hidden in one round's noise: four parties
 with flipped labels and small batches look like four strangers. Noise fades in an average, what is
 shared does not. Distances of averages cannot be had from averaged distances, so a memory keeps the
-averages themselves, in a few thousand coordinates drawn once for all.
+averages themselves, in a few thousand coordinates. These places are drawn from secret randomness,
+and others take over after some rounds: whoever finds them out does not profit for long.
 
 An error is taken about the coordinate-wise median of the round's updates, since the truth moves on
 between the rounds that two parties took part in.
@@ -11,15 +12,18 @@ between the rounds that two parties took part in.
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.evidence import Block, Matrix, Positions, Vector
-from consilience.tensors import Array
+from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.evidence import Block
+
+Look = Callable[[Positions], Array]
 
 _PLACES = 8192
+_RENEWED = 50  # rounds after which other places take over; they are followed from the start
 FORGOTTEN = 1e-3  # what has fallen to this share of a fresh round's say is dropped
 
 
@@ -32,12 +36,11 @@ class Trails:
     parties: tuple[str, ...]
     rounds: Vector  # (J,): how many each mean is of, discounted by age
     means: Matrix  # (J, n)
+    age: int = 0  # rounds that were followed
 
     @classmethod
-    def begun(cls, now: Block, size: int) -> Trails:
-        """Draw the places, with a seed made from the first round's evidence: nobody who took part
-        in it can have known them."""
-        random = np.random.default_rng(zlib.crc32(now.distances.tobytes()))
+    def begun(cls, size: int, random: np.random.Generator) -> Trails:
+        """Draw the places, one in each of as many equal stretches."""
         edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
         return cls(size, places, (), np.empty(0), np.empty((0, len(places))))
@@ -57,7 +60,7 @@ class Trails:
             parties = (*parties, *(self.parties[j] for j in kept))
             rounds = np.concatenate([rounds, decay * self.rounds[kept]])
             means = np.vstack([means, self.means[kept]])
-        return Trails(self.size, self.places, parties, rounds, means)
+        return Trails(self.size, self.places, parties, rounds, means, self.age + 1)
 
     def evidence(self, count: int) -> Block | None:
         """Return the evidence of the first so many parties' averages, None if those are of one
@@ -73,3 +76,34 @@ class Trails:
         if not np.isfinite(distances).all():
             return None
         return Block(self.parties[:count], distances, float(len(self.places)))
+
+
+@dataclass(frozen=True, eq=False)
+class Relay:
+    """The trails in use, and those that will take over; none where all places are looked at."""
+
+    used: Trails
+    young: Trails | None = None
+
+    @classmethod
+    def begun(cls, size: int, random: np.random.Generator) -> Relay:
+        """Draw the places for both."""
+        young = Trails.begun(size, random) if size > _PLACES else None
+        return cls(Trails.begun(size, random), young)
+
+    def followed(
+        self, parties: tuple[str, ...], look: Look, decay: float, random: np.random.Generator
+    ) -> Relay:
+        """Return the trails after a round; ``look`` tells what was sent at some places."""
+        if self.young is None:
+            sent = look(self.used.places)
+            return Relay(self.used.followed(parties, sent, decay))
+        both = np.union1d(self.used.places, self.young.places)
+        sent = look(both)
+        used, young = (
+            trails.followed(parties, sent[:, np.searchsorted(both, trails.places)], decay)
+            for trails in (self.used, self.young)
+        )
+        if young.age >= _RENEWED:
+            used, young = young, Trails.begun(young.size, random)
+        return Relay(used, young)

@@ -14,14 +14,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.beliefs import Known, Latent
 from consilience.errors import MemoryFileError
 from consilience.evidence import Block, Evidence
-from consilience.npy import parsed
-from consilience.tensors import Array
+from consilience.storage.npy import parsed
+from consilience.storage.whole import whole
 from consilience.text import shown
-from consilience.trails import Trails
-from consilience.whole import whole
+from consilience.trails import Relay, Trails
 
 _FORMAT = "consilience-memory"
 _VERSION = 1
@@ -37,7 +37,7 @@ class Contents:
     rounds: int
     evidence: Evidence | None = None
     known: Known | None = None
-    trails: Trails | None = None
+    relay: Relay | None = None
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -81,13 +81,13 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
         "rounds": contents.rounds,
         "blocks": [],
         "known": None,
-        "trails": None,
+        "trails": [],
     }
     arrays: dict[str, Any] = {}
     for b, block in enumerate(contents.evidence.blocks if contents.evidence else ()):
         header["blocks"].append({"parties": block.parties, "count": block.count})
         arrays[f"distances{b}"] = block.distances
-    known, trails = contents.known, contents.trails
+    known, relay = contents.known, contents.relay
     if known is not None:
         header["known"] = {"parties": known.parties, "latent": None}
         arrays["noise"] = known.noise
@@ -95,10 +95,12 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
             header["known"]["latent"] = {"shared": known.latent.shared}
             arrays["factors"], arrays["own"] = known.latent.factors, known.latent.own
             arrays["prior"] = np.array(known.latent.prior_variance)
-    if trails is not None:
-        header["trails"] = {"size": trails.size, "parties": trails.parties}
-        arrays["places"] = trails.places.astype(np.int64)
-        arrays["rounds"], arrays["means"] = trails.rounds, trails.means
+    for t, trails in enumerate(() if relay is None else (relay.used, relay.young)):
+        if trails is not None:
+            about = {"size": trails.size, "parties": trails.parties, "age": trails.age}
+            header["trails"].append(about)
+            arrays[f"places{t}"] = trails.places.astype(np.int64)
+            arrays[f"rounds{t}"], arrays[f"means{t}"] = trails.rounds, trails.means
     return header, arrays
 
 
@@ -124,10 +126,7 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
     rounds = int(_number(header["rounds"], "rounds", 0, _MOST_ROUNDS, int))
     evidence = _evidence(header["blocks"], arrays, rounds * _MOST_COORDINATES)
     known = None if header["known"] is None else _known(header["known"], arrays)
-    trails = header.get("trails")  # a memory of an earlier release has none
-    found = Contents(
-        decay, rounds, evidence, known, None if trails is None else _trails(trails, arrays, rounds)
-    )
+    found = Contents(decay, rounds, evidence, known, _relay(header["trails"], arrays, rounds))
     if arrays:
         raise ValueError(f"its header does not speak of {', '.join(sorted(arrays)[:3])}")
     return found
@@ -167,17 +166,29 @@ def _known(header: dict[str, Any], arrays: dict[str, Array]) -> Known:
     return Known(parties, noise, latent)
 
 
-def _trails(header: dict[str, Any], arrays: dict[str, Array], most: int) -> Trails:
+def _relay(headers: Any, arrays: dict[str, Array], rounds: int) -> Relay | None:
+    if not isinstance(headers, list) or len(headers) > 2:
+        raise ValueError("expected at most two sets of trails")
+    found = [_trails(t, header, arrays, rounds) for t, header in enumerate(headers)]
+    if len({trails.size for trails in found}) > 1:
+        raise ValueError("its trails are of different models")
+    if len(found) == 1 and len(found[0].places) < found[0].size:
+        raise ValueError("its trails have no others to take over from them")
+    return Relay(*found) if found else None
+
+
+def _trails(t: int, header: dict[str, Any], arrays: dict[str, Array], most: int) -> Trails:
     size = int(_number(header["size"], "size", 1, _MOST_COORDINATES, int))
-    parties = _parties(header["parties"])
-    places = _taken(arrays, "places", (arrays["places"].size,), np.int64).astype(np.intp)
-    rounds = _taken(arrays, "rounds", (len(parties),))
-    means = _taken(arrays, "means", (len(parties), len(places)))
+    age = int(_number(header["age"], "age", 0, most, int))
+    parties = () if header["parties"] == [] else _parties(header["parties"])
+    places = _taken(arrays, f"places{t}", (arrays[f"places{t}"].size,), np.int64).astype(np.intp)
+    rounds = _taken(arrays, f"rounds{t}", (len(parties),))
+    means = _taken(arrays, f"means{t}", (len(parties), len(places)))
     if (np.diff(places, prepend=-1, append=size) <= 0).any():
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
     if not (_plausible(means) and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
-    return Trails(size, places, parties, rounds, means)
+    return Trails(size, places, parties, rounds, means, age)
 
 
 def _taken(

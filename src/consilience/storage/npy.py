@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.lib import format as npy
 
-from consilience.tensors import Array
+from consilience.arrays import Array
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
