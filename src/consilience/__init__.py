@@ -7,11 +7,10 @@ consensus.value, consensus.weights, consensus.noise, consensus.rejected
 """
 
 from consilience.beliefs import Beliefs
-from consilience.catalogue import methods
-from consilience.consensus import Consensus, aggregate
-from consilience.coordinatewise import CoordinateMedian, TrimmedMean
+from consilience.consensus import Consensus
 from consilience.crowd.inference import Inference, infer
-from consilience.engines.files import aggregate_files
+from consilience.engines.aggregate import aggregate
+from consilience.engines.files.engine import aggregate_files
 from consilience.errors import (
     ConsilienceError,
     MemoryFileError,
@@ -25,6 +24,8 @@ from consilience.estimators.average import (
     overlap_covariance,
     precision_weighted_mean,
 )
+from consilience.estimators.catalogue import methods
+from consilience.estimators.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
 from consilience.estimators.icov_mle import Kernel

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from consilience.evidence import Block, Evidence, Matrix, Vector
+from consilience.arrays import Matrix, Vector
+from consilience.evidence import Block, Evidence
 
 
 @dataclass(frozen=True, eq=False)

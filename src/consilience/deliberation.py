@@ -1,36 +1,42 @@
-"""From evidence to weights and a sum, wherever the updates are: two passes and what lies between.
+"""From evidence to a consensus, wherever the updates are: two passes and what lies between.
 
-An `Engine` makes the two passes: in process (`InProcess`), from files, on many machines. It never
+An `Engine` makes the two passes: in process, from files, on a device, on many machines. It never
 sees a prior; what is decided here never sees an update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median_low
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
+from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.beliefs import Beliefs, Estimator, Given, with_centre
-from consilience.combine import Storage, combine, foretold
+from consilience.consensus import Consensus
 from consilience.errors import ConsilienceError
-from consilience.evidence import Evidence, Positions, Vector, observe
+from consilience.estimators.catalogue import Method
+from consilience.estimators.coordinatewise import TrimmedMean
+from consilience.estimators.judgement import Judgement
+from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
-from consilience.tensors import Array
 from consilience.text import shown
-from consilience.trails import Trails
-from consilience.updates import Updates
 
-# How far off the jury is must be what sampled evidence foretold within this share, or else
-# something hides between the sampled coordinates, and all are looked at.
+# Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
+# elsewhere; if by more, something hides between the sampled coordinates, and all are looked at.
 _SURPRISE = 0.02
+_REASON = 1000  # characters; what a reason quotes is a stranger's
 
 
 class Engine(Protocol):
     """Where the updates of a round are, and where the passes over them run."""
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Everybody who sent something, in the caller's order."""
+        ...
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -38,113 +44,223 @@ class Engine(Protocol):
         ...
 
     @property
+    def rejected(self) -> Mapping[str, str]:
+        """The others, with reasons."""
+        ...
+
+    @property
     def size(self) -> int:
         """K, the number of floating-point coordinates of an update."""
         ...
 
-    def observe(self, *, exact: bool) -> Evidence:
-        """Return the evidence; parties whose updates prove unusable are left out from then on."""
+    def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
+        """Return the evidence, from a sample of the coordinates unless ``exact``; parties whose
+        updates prove unusable are left out from then on."""
         ...
 
     def look(self, places: Positions) -> Array:
         """Return the parties' coordinates at some places, in ascending order: (J, n)."""
         ...
 
-    def combine(self, weights: Vector, *, check: bool) -> float:
-        """Form the weighted sum (the last weight is the centre's), and return how far off the jury
-        is, if ``check``: see `combine.combine`. Where that is not finite, parties whose updates are
-        unusable are left out from then on."""
+    def combine(self, weights: Vector, peers: Positions | None) -> Vector:
+        """Form the weighted sum (the last weight is the centre's), and return each party's mean
+        squared distance from its peer, if peers are named. Where these are not finite, parties
+        whose updates are unusable are left out from then on."""
         ...
 
+    def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
+        """Form a coordinate-wise rule's value; return each party's share in it and its mean
+        squared distance from it. Where these are not finite, as in `combine`."""
+        ...
 
-class InProcess:
-    """Updates in this process's memory."""
-
-    def __init__(self, updates: Updates) -> None:
-        self.updates = updates
-        self.value: Storage = {}
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """Whose updates are usable."""
-        return self.updates.parties
-
-    @property
-    def size(self) -> int:
-        """K."""
-        return self.updates.size
-
-    def observe(self, *, exact: bool) -> Evidence:
-        """Return the evidence, and drop unusable updates."""
-        self.updates, evidence = observe(self.updates, exact=exact)
-        return evidence
-
-    def look(self, places: Positions) -> Array:
-        """Return the parties' coordinates at some places."""
-        return self.updates.look(places)
-
-    def combine(self, weights: Vector, *, check: bool) -> float:
-        """Make the sum the value."""
-        self.value, off = combine(self.updates, weights, check=check)
-        if not np.isfinite(off):
-            self.updates = self.updates.screened()
-        return off
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """What a round came to."""
-
-    evidence: Evidence  # with what was remembered
-    trails: Trails | None  # likewise
-    given: Given  # to the method, besides
-    beliefs: Beliefs
-    weights: Vector  # of the engine's parties, and the centre
-    seen: int  # coordinates the evidence is from
-    seconds: dict[str, float]
+    def finish(self, weights: Vector) -> Any:
+        """Return the value that was formed, as the caller wants it."""
+        ...
 
 
 def deliberate(
     engine: Engine,
-    estimator: Estimator,
+    method: Method,
     memory: Memory | None = None,
     sample_counts: Mapping[str, float] | None = None,
     *,
     exact: bool = False,
-) -> Verdict:
-    """Observe, infer, and have the engine form the sum."""
-    started = perf_counter()
-    now = engine.observe(exact=exact)
-    observed = perf_counter()
+    seed: int | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> Consensus:
+    """Return the consensus of an engine's updates; a memory is brought up to date.
 
-    evidence = now if memory is None else memory.recall(now)
-    (block,) = now.blocks
-    trails = lasting = known = None
-    if memory is not None:
-        known = memory.known
-        if estimator.follows:
-            trails = memory.followed(block, engine.size, engine.look)
-            lasting = trails.evidence(len(block.parties))
-    given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting)
-    beliefs = estimator.infer(evidence if estimator.remembers else now, given)
-    weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
-    weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
-    inferred = perf_counter()
-    sampled = block.count < engine.size
-    quiet: Any = "ignore" if sampled else "warn"  # what a sample missed is handled below
-    with np.errstate(over=quiet, invalid=quiet):
-        off = engine.combine(weights, check=sampled)
-        expected = foretold(weights, block)
-    rounding = 1e-12 * float(np.median(block.distances[-1]))  # of numbers as long as these
-    if sampled and not abs(off - expected) <= _SURPRISE * expected + rounding:
-        explained = engine.parties != block.parties  # an unusable update is out
-        return deliberate(engine, estimator, memory, sample_counts, exact=not explained)
-    seconds = {
-        "evidence": observed - started,
-        "inference": inferred - observed,
-        "combination": perf_counter() - inferred,
-    }
-    return Verdict(evidence, trails, given, beliefs, weights, int(block.count), seconds)
+    ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before.
+    """
+    random = np.random.default_rng(seed)
+    round = _Round(engine, dict(seconds or {}))
+    if isinstance(method, TrimmedMean):
+        return round.reduced(method, random, exact=exact)
+    return round.weighed(method, memory, sample_counts, random, exact=exact)
+
+
+class _Round:
+    """One round, on its way from updates to a consensus."""
+
+    def __init__(self, engine: Engine, seconds: dict[str, float]) -> None:
+        self.engine, self.seconds = engine, seconds
+
+    def weighed(
+        self,
+        estimator: Estimator,
+        memory: Memory | None,
+        sample_counts: Mapping[str, float] | None,
+        random: np.random.Generator,
+        *,
+        exact: bool,
+    ) -> Consensus:
+        """Observe, infer, combine; once more where the evidence turns out to be incomplete."""
+        engine = self.engine
+        now, block = self._observed(random, exact=exact)
+        started = perf_counter()
+        evidence = now if memory is None else memory.recall(now)
+        relay = lasting = known = None
+        if memory is not None:
+            known = memory.known
+            if estimator.follows:
+                relay = memory.followed(block.parties, engine.size, engine.look)
+                lasting = relay.used.evidence(len(block.parties))
+        given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting)
+        beliefs = estimator.infer(evidence if estimator.remembers else now, given)
+        weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
+        weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
+        self._took("inference", started)
+        if not self._combined(block, weights, random):
+            explained = engine.parties != block.parties  # an unusable update is out
+            return self.weighed(
+                estimator, memory, sample_counts, random, exact=exact or not explained
+            )
+        value = engine.finish(weights[:-1])
+        if memory is not None:
+            memory.keep(evidence, beliefs, relay)
+        return self._concluded(
+            value, weights, Judgement(evidence, given, beliefs), block, beliefs=beliefs
+        )
+
+    def reduced(self, rule: TrimmedMean, random: np.random.Generator, *, exact: bool) -> Consensus:
+        """Apply a coordinate-wise rule; the evidence is for the reasons alone."""
+        engine = self.engine
+        while True:
+            now, block = self._observed(random, exact=False)
+            started = perf_counter()
+            shares, squares = engine.reduce(rule, exact=exact)
+            self._took("combination", started)
+            if engine.parties == block.parties:
+                break
+        noise = np.sqrt(squares) if len(engine.parties) > 1 else np.full(1, np.nan)
+        value = engine.finish(shares)
+        judgement = Judgement(now, Given(now=block))
+        return self._concluded(value, np.append(shares, 0.0), judgement, block, noise=noise)
+
+    def _observed(self, random: np.random.Generator, *, exact: bool) -> tuple[Evidence, Block]:
+        started = perf_counter()
+        now = self.engine.observe(random, exact=exact)
+        self._took("evidence", started)
+        (block,) = now.blocks
+        return now, block
+
+    def _combined(self, block: Block, weights: Vector, random: np.random.Generator) -> bool:
+        """Have the sum formed; tell whether the evidence it rests on is that of all coordinates.
+
+        Sampled and exact distances are compared for a ring of pairs, drawn at random. All may
+        differ by one factor, as weights do not depend on it and heavy tails lead to it; a pair
+        that differs by another has something that the sample missed.
+        """
+        started = perf_counter()
+        engine, count = self.engine, len(block.parties)
+        ring = random.permutation(count)
+        peers = np.empty(count, np.intp)
+        peers[ring] = np.roll(ring, 1)
+        sampled = block.count < engine.size and count > 1
+        apart = engine.combine(weights, peers if sampled else None)
+        self._took("combination", started)
+        if engine.parties != block.parties:
+            return False
+        return not sampled or _unsurprising(
+            apart, block.distances[np.arange(count), peers], block.count
+        )
+
+    def _concluded(
+        self,
+        value: Any,
+        weights: Vector,
+        judgement: Judgement,
+        block: Block,
+        *,
+        beliefs: Beliefs | None = None,
+        noise: Vector | None = None,
+    ) -> Consensus:
+        """Put the results in the caller's order, and count the parties that have a say."""
+        engine = self.engine
+        position = {party: j for j, party in enumerate(engine.parties)}
+        order = [position[party] for party in engine.given if party in position]
+        told = {} if beliefs is None else _told_by(beliefs, engine.parties)
+        noise = told["noise"] if noise is None else noise
+        covariance: Matrix | None = told.get("covariance")
+        said = weights[:-1]
+        diagnostics = {
+            "iterations": 0 if beliefs is None else beliefs.iterations,
+            "converged": True if beliefs is None else beliefs.converged,
+            "objective": () if beliefs is None else beliefs.objective,
+            "coordinates_seen": int(block.count),
+            "seconds": self.seconds,
+            "effective_parties": _effective(said),
+        }
+        return Consensus(
+            value,
+            tuple(engine.parties[j] for j in order),
+            {p: float(said[position[p]]) if p in position else 0.0 for p in engine.given},
+            {p: float(noise[position[p]]) if p in position else np.nan for p in engine.given},
+            None if covariance is None else covariance[np.ix_(order, order)],
+            {p: shown(engine.rejected[p], _REASON) for p in engine.given if p in engine.rejected},
+            told.get("variance"),
+            beliefs,
+            diagnostics,
+            float(weights[-1]),
+            judgement,
+        )
+
+    def _took(self, step: str, started: float) -> None:
+        self.seconds[step] = self.seconds.get(step, 0.0) + perf_counter() - started
+
+
+def _unsurprising(exact: Vector, sampled: Vector, count: float) -> bool:
+    """Tell whether exact distances are those of a sample of so many coordinates, but for one
+    factor.
+
+    By chance each differs by √(2/n), relatively, and the largest and the least of J of them by
+    about 2√(2 log 2J) times as much.
+    """
+    if not np.isfinite(exact).all():
+        return False
+    rounding = 1e-12 * float(np.median(exact))
+    chance = 2 * np.sqrt(2 * np.log(2 * len(exact))) * np.sqrt(2 / count)
+    ratio = (exact + rounding) / np.maximum(sampled + rounding, 1e-300)
+    return bool(ratio.max() <= (1 + _SURPRISE + chance) * ratio.min())
+
+
+def _effective(weights: Vector) -> float:
+    """Return how many equal weights would be spread as these are; none where all are zero."""
+    largest = float(np.abs(weights).max())
+    shares = np.abs(weights) / largest if largest > 0 else weights
+    return float(shares.sum()) ** 2 / float(shares @ shares) if largest > 0 else 0.0
+
+
+def _told_by(beliefs: Beliefs, parties: tuple[str, ...]) -> dict[str, Any]:
+    """Return what beliefs say of a round's parties, in their order there."""
+    position = {party: j for j, party in enumerate(beliefs.parties)}
+    here = [position[party] for party in parties]
+    found: dict[str, Any] = {"noise": beliefs.noise[here]}
+    if beliefs.covariance is not None:
+        found["covariance"] = beliefs.covariance[np.ix_(here, here)]
+    if beliefs.variance is not None:
+        found["variance"] = float(beliefs.variance[beliefs.evidence.find(parties)])
+    return found
 
 
 def _counts_of(

@@ -17,24 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 
-from consilience.alone import tried_alone
-from consilience.beliefs import Estimator
-from consilience.catalogue import DEFAULT, resolve
-from consilience.combine import combine
-from consilience.consensus import Consensus, conclude
-from consilience.coordinatewise import TrimmedMean
+from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.consensus import Consensus
 from consilience.deliberation import deliberate
+from consilience.engines.alone import tried_alone
+from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError
-from consilience.evidence import Block, Evidence, Matrix, Positions, Vector, observe
+from consilience.estimators.catalogue import DEFAULT, Method, resolve
+from consilience.estimators.coordinatewise import TrimmedMean
+from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
-from consilience.tensors import Array
-from consilience.updates import Updates, nobody_left, parse
+from consilience.updates.parsing import parse
+from consilience.updates.usable import Updates, nobody_left
 
 Load = Callable[[], Mapping[str, Any]]
 Save = Callable[[int, Any], Any]  # the shard's number, its part of the consensus
@@ -60,31 +59,51 @@ class Shard:
         except Exception:  # of somebody's making: who is it?
             return cls(parse(tried_alone(updates, around), around))
 
-    def observe(self, bad: Mapping[str, str], exact: bool) -> Observed:
+    def observe(self, bad: Mapping[str, str], seed: int, exact: bool) -> Observed:
         """Return the evidence of the shard, without parties found to be bad elsewhere."""
-        updates, evidence = observe(self._without(bad), exact=exact)
-        (block,) = evidence.blocks
+        engine = self.engine(bad)
+        (block,) = engine.observe(np.random.default_rng(seed), exact=exact).blocks
         return Observed(
-            updates.parties,
-            updates.given,
-            updates.rejected,
+            engine.parties,
+            engine.given,
+            engine.rejected,
             block.distances,
             block.count,
-            updates.size,
+            engine.size,
         )
 
     def look(self, bad: Mapping[str, str], places: Positions) -> Array:
         """Return what the parties sent at some places of the shard."""
-        return self._without(bad).look(places)
+        return self.engine(bad).look(places)
 
-    def combine(self, bad: Mapping[str, str], weights: Vector, check: bool) -> tuple[Any, float]:
-        """Return the shard of the consensus, and its part of how far off the jury is."""
-        updates = self._without(bad)
-        value, off = combine(updates, weights, check=check)
-        return updates.rebuild(value, weights[:-1]), off * updates.size
+    def combine(self, bad: Mapping[str, str], weights: Vector, peers: Positions | None) -> Formed:
+        """Form the shard of the consensus."""
+        engine = self.engine(bad)
+        return Formed(engine, (engine.combine(weights, peers) * engine.size,))
 
-    def _without(self, bad: Mapping[str, str]) -> Updates:
-        return self.updates.without({p: r for p, r in bad.items() if p in self.updates.parties})
+    def reduce(self, bad: Mapping[str, str], rule: TrimmedMean, exact: bool) -> Formed:
+        """Form the shard of a coordinate-wise rule's value."""
+        engine = self.engine(bad)
+        shares, squares = engine.reduce(rule, exact=exact)
+        return Formed(engine, (shares * engine.size, squares * engine.size))
+
+    def engine(self, bad: Mapping[str, str]) -> InProcess:
+        """Return the engine of a worker, without parties found to be bad elsewhere."""
+        here = {p: r for p, r in bad.items() if p in self.updates.parties}
+        return InProcess(self.updates.without(here))
+
+
+@dataclass(frozen=True, eq=False)
+class Formed:
+    """A shard of the value, which stays with the worker, and what is to be summed over shards."""
+
+    engine: InProcess
+    sums: tuple[Vector, ...]
+
+    def finish(self, weights: Vector, number: int, save: Save | None) -> Any:
+        """Return the shard of the value, or what becomes of it."""
+        value = self.engine.finish(weights)
+        return value if save is None else save(number, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +128,18 @@ class Shards:
     parties: tuple[str, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
-    parts: list[Any] = field(default_factory=list)  # futures of (value, off), one per shard
+    parts: list[Any] = field(default_factory=list)  # futures of Formed, one per shard
+    save: Save | None = None
 
-    def observe(self, *, exact: bool) -> Evidence:
+    def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Add up the evidence of all shards; who is rejected by one is left out of all."""
         while True:
-            seen = self._each(Shard.observe, dict(self.rejected), exact)
+            seeds = random.integers(2**63, size=len(self.shards)).tolist()
+            futures = [
+                _submit(self.client, Shard.observe, shard, dict(self.rejected), seed, exact)
+                for shard, seed in zip(self.shards, seeds, strict=True)
+            ]
+            seen = self.client.gather(futures)
             self.given = tuple(dict.fromkeys(party for one in seen for party in one.given))
             bad = {party: reason for one in seen for party, reason in one.rejected.items()}
             for party in self.given:
@@ -148,29 +173,44 @@ class Shards:
         ]
         return np.hstack(self.client.gather(futures))
 
-    def combine(self, weights: Vector, *, check: bool) -> float:
-        """Have each worker form its shards of the sum; only a number comes back."""
-        self.parts = [
-            _submit(self.client, Shard.combine, shard, dict(self.rejected), weights, check)
-            for shard in self.shards
-        ]
-        off = self.client.gather([_submit(self.client, _second, part) for part in self.parts])
-        return float(sum(off)) / self.size
+    def combine(self, weights: Vector, peers: Positions | None) -> Vector:
+        """Have each worker form its shards of the sum; only a few numbers come back."""
+        return self._formed(Shard.combine, weights, peers)[0]
 
-    def _each(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        futures = [_submit(self.client, task, shard, *arguments) for shard in self.shards]
+    def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
+        """Have each worker form its shards of a coordinate-wise rule's value."""
+        shares, squares = self._formed(Shard.reduce, rule, exact)
+        return shares, squares
+
+    def finish(self, weights: Vector) -> list[Any]:
+        """Return what each worker makes of its shards of the value."""
+        futures = [
+            _submit(self.client, Formed.finish, part, weights, number, self.save)
+            for number, part in enumerate(self.parts)
+        ]
         found: list[Any] = self.client.gather(futures)
         return found
+
+    def _formed(self, task: Callable[..., Formed], *arguments: Any) -> tuple[Vector, ...]:
+        bad = dict(self.rejected)
+        self.parts = [_submit(self.client, task, shard, bad, *arguments) for shard in self.shards]
+        told = self.client.gather([_submit(self.client, _told, part) for part in self.parts])
+        for _, rejected in told:  # who proved unusable on the way, in any shard
+            self.rejected |= {p: why for p, why in rejected.items() if p not in self.rejected}
+        self.parties = tuple(party for party in self.parties if party not in self.rejected)
+        sums = [of for of, _ in told]
+        return tuple(np.sum(of, axis=0) / self.size for of in zip(*sums, strict=True))
 
 
 def aggregate_shards(
     client: Any,
     shards: Sequence[Load],
-    method: str | Estimator = DEFAULT,
+    method: str | Method = DEFAULT,
     memory: Memory | None = None,
     centers: Sequence[Load] | None = None,
     *,
     exact: bool = False,
+    seed: int | None = None,
     save: Save | None = None,
 ) -> Consensus:
     """Aggregate updates whose parameters are spread over the workers of a Dask client.
@@ -178,8 +218,7 @@ def aggregate_shards(
     Args:
         client: a ``dask.distributed.Client``.
         shards: functions, one for each shard, that load {party: update} where they run.
-        method, memory, exact: as in `aggregate`; coordinate-wise rules have no evidence, and are
-            not offered here.
+        method, memory, exact, seed: as in `aggregate`.
         centers: functions that load the same shards of the previous global model.
         save: called on the worker with the number of the shard and its part of the consensus; what
             it returns (a path, say) takes the part's place in ``value``.
@@ -187,34 +226,23 @@ def aggregate_shards(
     The consensus's ``value`` is the list of the shards' parts, or of what ``save`` returned.
     """
     chosen = resolve(method)
-    if isinstance(chosen, TrimmedMean):
-        raise ConsilienceError("a coordinate-wise rule has no evidence to add up over shards")
     if not shards:
         raise nobody_left({})
     if centers is not None and len(centers) != len(shards):
         raise ConsilienceError(f"{len(shards)} shards but {len(centers)} centers")
-    started = perf_counter()
     around: Sequence[Load | None] = centers or [None] * len(shards)
     loaded = [
         _submit(client, Shard.loaded, load, center)
         for load, center in zip(shards, around, strict=True)
     ]
-    engine = Shards(client, loaded)
-    verdict = deliberate(engine, chosen, memory, exact=exact)
-    value = client.gather(
-        [_submit(client, _saved, save, n, part) for n, part in enumerate(engine.parts)]
-    )
-    if memory is not None:
-        memory.keep(verdict.evidence, verdict.beliefs, verdict.trails)
-    return conclude(engine, value, verdict, {"all": perf_counter() - started})
+    engine = Shards(client, loaded, save=save)
+    consensus = deliberate(engine, chosen, memory, exact=exact, seed=seed)
+    consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    return consensus
 
 
-def _second(part: tuple[Any, float]) -> float:
-    return part[1]
-
-
-def _saved(save: Save | None, number: int, part: tuple[Any, float]) -> Any:
-    return part[0] if save is None else save(number, part[0])
+def _told(part: Formed) -> tuple[tuple[Vector, ...], dict[str, str]]:
+    return part.sums, dict(part.engine.rejected)
 
 
 def _submit(client: Any, task: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A checkpoint: one party's model on disk, as one file or as a folder of shards.
+"""A model: one party's model on disk, as one file or as a folder of shards.
 
     model.safetensors, model.npz
     model/model.safetensors.index.json, model/model-00001-of-00002.safetensors, ...
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from consilience.engines import npz, safetensors
-from consilience.engines.stored import File
+from consilience.engines.files import npz, safetensors
+from consilience.engines.files.stored import File
 from consilience.errors import UpdateError
-from consilience.tensors import Tensor
 from consilience.text import shown
+from consilience.updates.tensors import Tensor
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
@@ -28,7 +28,7 @@ _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"}
 
 
 @dataclass(frozen=True, eq=False)
-class Checkpoint:
+class StoredModel:
     """The tensors of a model, which stay in their files."""
 
     path: Path
@@ -48,7 +48,7 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.size * int(tensor.storage.dtype.itemsize) for tensor in tensors)
 
 
-def open_checkpoint(path: Path, files: ExitStack, kept: int = 0) -> Checkpoint:
+def open_model(path: Path, files: ExitStack, kept: int = 0) -> StoredModel:
     """Open a model and check all it says of itself; ``files`` closes it. As many of its files as
     have no more than ``kept`` bytes in all are read at once, into memory."""
     if os.path.isdir(path):
@@ -56,7 +56,7 @@ def open_checkpoint(path: Path, files: ExitStack, kept: int = 0) -> Checkpoint:
     return _open_file(path, files, kept)
 
 
-def _open_file(path: Path, files: ExitStack, kept: int) -> Checkpoint:
+def _open_file(path: Path, files: ExitStack, kept: int) -> StoredModel:
     kind = path.suffix.lower()
     if kind in _PICKLES:
         raise UpdateError(
@@ -69,12 +69,12 @@ def _open_file(path: Path, files: ExitStack, kept: int) -> Checkpoint:
     file = File(path, kept)
     files.callback(file.close)
     if kind == ".npz":
-        return Checkpoint(path, npz.read(file), (file,))
+        return StoredModel(path, npz.read(file), (file,))
     tensors, metadata = safetensors.read(file)
-    return Checkpoint(path, tensors, (file,), metadata)
+    return StoredModel(path, tensors, (file,), metadata)
 
 
-def _open_folder(path: Path, files: ExitStack, kept: int) -> Checkpoint:
+def _open_folder(path: Path, files: ExitStack, kept: int) -> StoredModel:
     index = path / INDEX
     if not os.path.lexists(index):
         return _open_unindexed(path, files, kept)
@@ -96,7 +96,7 @@ def _open_folder(path: Path, files: ExitStack, kept: int) -> Checkpoint:
             raise UpdateError(
                 f"{shards[name].name}: lacks tensor '{shown(tensor)}', which {INDEX} promises"
             )
-    return Checkpoint(path, tensors, tuple(shards.values()), metadata, places)
+    return StoredModel(path, tensors, tuple(shards.values()), metadata, places)
 
 
 def _open_shards(path: Path, names: Sequence[str], files: ExitStack, kept: int) -> dict[str, File]:
@@ -115,7 +115,7 @@ def _open_shards(path: Path, names: Sequence[str], files: ExitStack, kept: int) 
     return shards
 
 
-def _open_unindexed(path: Path, files: ExitStack, kept: int) -> Checkpoint:
+def _open_unindexed(path: Path, files: ExitStack, kept: int) -> StoredModel:
     found = sorted(file for file in path.glob("*.safetensors") if not file.name.startswith("."))
     if len(found) != 1:
         raise UpdateError(
@@ -124,7 +124,7 @@ def _open_unindexed(path: Path, files: ExitStack, kept: int) -> Checkpoint:
         )
     whole = _open_file(found[0], files, kept)
     shards = dict.fromkeys(whole.tensors, WHOLE)
-    return Checkpoint(path, whole.tensors, whole.files, whole.metadata, shards)
+    return StoredModel(path, whole.tensors, whole.files, whole.metadata, shards)
 
 
 def _weight_map(index: Path) -> dict[str, str]:

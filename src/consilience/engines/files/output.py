@@ -1,7 +1,8 @@
 """The output of an aggregation from files: written as it is formed, seen whole or not at all.
 
-It grows in a hidden folder beside its target (see `consilience.whole`), and takes its name only
-when all of it is on the disk. An .npz file is put together there from the tensors at the end.
+It grows in a hidden folder beside its target (see `consilience.storage.whole`), and takes
+its name only when all of it is on the disk. An .npz file is put together there from the tensors
+at the end.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from consilience.engines import npz, safetensors
-from consilience.engines.checkpoint import INDEX, WHOLE, nbytes
-from consilience.engines.stored import FileArray, OutputFile, writing
+from consilience.engines.files import npz, safetensors
+from consilience.engines.files.model import INDEX, WHOLE, nbytes
+from consilience.engines.files.stored import FileArray, OutputFile, writing
 from consilience.errors import ConsilienceError
-from consilience.tensors import Tensor
-from consilience.whole import CONTENT, HiddenFolder
+from consilience.storage.whole import CONTENT, HiddenFolder
+from consilience.updates.tensors import Tensor
 
 _METADATA = 1 << 23  # bytes, in all files of an output together
 

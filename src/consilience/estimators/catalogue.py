@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from consilience.beliefs import Estimator
-from consilience.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import Mean
+from consilience.estimators.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
 from consilience.estimators.ivar import IVAR

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from consilience.engines.descriptors import Opened
+from consilience.arrays import Array, Positions
+from consilience.engines.files.descriptors import Opened
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.tensors import Array, Storage, Tensor
 from consilience.text import shown
 
 # How far ahead of a reader the kernel is asked to fetch: the disk sees requests of this size,
@@ -209,12 +209,15 @@ class FileArray:
     offset: int
     dtype: np.dtype[Any]
     size: int
+    written = True  # no memory: what is put there must be formed elsewhere
 
-    def __getitem__(self, span: slice) -> Array:
+    def __getitem__(self, span: slice | Positions) -> Array:
+        if not isinstance(span, slice):  # places: a read for each
+            return np.concatenate([self[at : at + 1] for at in span.tolist()])
         start, stop, _ = span.indices(self.size)
         piece = np.empty(max(0, stop - start), self.dtype)
         self.read_into(start, piece)
-        return piece
+        return piece.astype(self.dtype.newbyteorder("="), copy=False)
 
     def read_into(self, start: int, out: Array) -> None:
         """Fill an array of the same dtype, from a place on."""
@@ -232,44 +235,10 @@ class Nowhere:
     """Storage for a result nobody wants."""
 
     size: int
+    written = True
 
     def __setitem__(self, span: slice, values: Array) -> None:
         pass
-
-
-@dataclass(frozen=True, eq=False)
-class FileTensor(Tensor):
-    """A tensor in a party's file, where a result with its dtype goes, and who is told."""
-
-    room: Callable[[], FileArray | Nowhere]
-    formed: Callable[[int], None]
-
-    def read(self, start: int, stop: int, out: Array) -> None:
-        """Write coordinates start..stop into the float array ``out``."""
-        if self.storage.dtype == out.dtype:
-            self.storage.read_into(start, out)
-        else:
-            super().read(start, stop, out)
-
-    def look(self, places: Array, out: Array) -> None:
-        """Write the coordinates at some places into the float array ``out``, a read for each."""
-        for at, place in enumerate(places.tolist()):
-            self.read(place, place + 1, out[at : at + 1])
-
-    def piece(self, start: int, stop: int, spare: Array) -> Array:
-        """Return coordinates start..stop, read into the spare."""
-        out = spare[: min(stop, self.size) - start]
-        self.read(start, start + out.size, out)
-        return out
-
-    def empty(self) -> FileArray | Nowhere:
-        """Return the place in the output for a result of the same dtype and size."""
-        return self.room()
-
-    def store(self, values: Array, out: Storage, start: int = 0) -> None:
-        """Round float values to this tensor's dtype, into its place in the output."""
-        super().store(values, out, start)
-        self.formed(values.size * int(self.storage.dtype.itemsize))
 
 
 def _pread(descriptor: int, out: Array, offset: int) -> int:

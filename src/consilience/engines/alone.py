@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.consensus import aggregate
+from consilience.engines.aggregate import aggregate
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import told
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from consilience.engines.stored import File, FileArray
+from consilience.engines.files.stored import File, FileArray
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.tensors import Tensor
 from consilience.text import shown
+from consilience.updates.tensors import Tensor
 
 # The format allows 100 MB. Parsed, a header takes ten times its size of memory, and that of a
 # model with ten thousand tensors has 1 MB.

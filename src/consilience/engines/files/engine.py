@@ -11,30 +11,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from dataclasses import replace
 from pathlib import Path
-from threading import Lock, local
-from typing import Any
+from threading import Lock
 
 import numpy as np
 
-from consilience.catalogue import DEFAULT, Method
-from consilience.consensus import Consensus, aggregate
-from consilience.engines.checkpoint import Checkpoint, nbytes, open_checkpoint
-from consilience.engines.output import Output
-from consilience.engines.stored import FileTensor, Nowhere, UnreadableFileError
+from consilience.arrays import Vector
+from consilience.consensus import Consensus
+from consilience.deliberation import deliberate
+from consilience.engines.files.model import StoredModel, nbytes, open_model
+from consilience.engines.files.output import Output
+from consilience.engines.files.stored import FileArray, Nowhere, UnreadableFileError
+from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.evidence import Vector, sampled_spans
+from consilience.estimators.catalogue import DEFAULT, Method, resolve
+from consilience.evidence import Evidence
 from consilience.memory import Memory
-from consilience.tensors import Array
+from consilience.passes.sampling import sampled_spans
 from consilience.text import shown
-from consilience.trees import Leaves
-from consilience.trees import Path as Key
-from consilience.updates import Updates, parse
+from consilience.updates.parsing import parse
+from consilience.updates.tensors import Tensor
+from consilience.updates.trees import Path as Key
+from consilience.updates.usable import Updates
 
 AnyPath = str | os.PathLike[str]
-# Called with the step ("evidence", "screening" or "combination"), and how many bytes of it are done
+# Called with the step ("evidence" or "combination"), and how many bytes of it are done
 # and there are. What it raises ends the aggregation, with nothing written.
 Progress = Callable[[str, int, int], None]
 
@@ -55,6 +57,7 @@ def aggregate_files(
     center: AnyPath | None = None,
     *,
     exact: bool = False,
+    seed: int | None = None,
     progress: Progress | None = None,
 ) -> Consensus:
     """Combine models in files into one, trusting each party as far as it deserves.
@@ -65,7 +68,7 @@ def aggregate_files(
             compressed, or a folder of .safetensors shards with an index.
         out: where the consensus goes: a .safetensors or .npz file, or a folder of shards. It is
             replaced as a whole at the end, or not touched. None to learn only who is trusted.
-        method, memory, exact: as in `aggregate`.
+        method, memory, exact, seed: as in `aggregate`.
         center: the path of the previous global model, where a prior needs one.
         progress: called now and then with the step, and the bytes done and to do.
 
@@ -76,22 +79,23 @@ def aggregate_files(
     target = None if out is None else Path(out)
     if target is not None:
         _check_target(target, [*paths.values(), *([] if center is None else [Path(center)])])
-    meter = Meter(progress)
+    chosen = resolve(method)
     with ExitStack() as files:
         kept = _KEPT // max(1, len(paths))
         found = {party: _opened(path, files, kept) for party, path in paths.items()}
-        base = None if center is None else open_checkpoint(Path(center), files)
-        sound = {party: c for party, c in found.items() if isinstance(c, Checkpoint)}
+        base = None if center is None else open_model(Path(center), files)
+        sound = {party: c for party, c in found.items() if isinstance(c, StoredModel)}
         output = None
         if target is not None:
             shards = _shards([base] if base and base.shards else list(sound.values()))
             output = Output(target, shards, [c.metadata for c in sound.values()])
-        updates = _updates(found, base, output, meter)
+        engine = Files(found, base, output, Meter(progress), exact=exact)
         if output is not None:
             files.callback(output.end)
             output.begin()
-            output.lay_out(updates.checkpoint(updates.template()).tensors)
-        return _aggregate(updates, method, memory, exact=exact)
+        consensus = engine.deliberate(chosen, memory, seed)
+    consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    return consensus
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -120,7 +124,7 @@ class Meter:
         self._progress = progress
         self._lock = Lock()
         self._step, self._done, self._called = "", 0, 0.0
-        self.totals = {"evidence": 0, "screening": 0, "combination": 0}
+        self.totals = {"evidence": 0, "combination": 0}
 
     def advance(self, step: str, count: int) -> None:
         """Add bytes to a step; one that was complete, or another, starts anew."""
@@ -138,127 +142,107 @@ class Meter:
                 self._progress(step, self._done, total)
 
 
-@dataclass(frozen=True, eq=False)
-class FileUpdates(Updates):
-    """Updates that lie in files: the consensus is formed in a file too."""
+class Files(InProcess):
+    """An engine over models in files: read piece by piece, and the value is formed in a file."""
 
-    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
-    output: Output | None = None
-    meter: Meter = field(default_factory=lambda: Meter(None))
-    blocks: local = field(default_factory=local, init=False)  # what each thread has read ahead
+    def __init__(
+        self,
+        found: Mapping[str, StoredModel | UpdateError],
+        base: StoredModel | None,
+        output: Output | None,
+        meter: Meter,
+        *,
+        exact: bool,
+    ) -> None:
+        super().__init__(_parsed(found, base))
+        self._checkpoints = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
+        self._output, self._meter, self._exact = output, meter, exact
+        self._all = exact  # whether the evidence is now taken from all coordinates
+        self.without({})
 
-    def checkpoint(self, party: int) -> Checkpoint:
-        """Return a party's files."""
-        return self.checkpoints[self.parties[party]]
+    def without(self, bad: Mapping[str, str]) -> None:
+        """Leave out some parties, each with the reason."""
+        self.updates = self.updates.without(bad)
+        self.updates = replace(self.updates, widest=max(1, _BLOCK // len(self.parties)))
 
-    @cached_property
-    def width(self) -> int:
-        """Return how many bytes a coordinate takes, about."""
-        return max(1, nbytes(self.leaves[0][path] for path in self.floats) // self.size)
+    def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
+        """Return the evidence, and drop unusable updates."""
+        self._all = exact
+        return super().observe(random, exact=exact)
 
-    def read(self, start: int, stop: int, out: Array, about: int | None = None) -> None:
-        """Read a stretch of coordinates for the evidence."""
-        super().read(start, stop, out, about)
-        self.meter.advance("evidence", (stop - start) * len(self.parties) * self.width)
+    def _totals(self) -> dict[str, int]:
+        """Return how many bytes each step has to do with."""
+        size, count, width = self.size, len(self.parties), self._width
+        spans = [(0, size)]
+        if not self._all:  # which places it will be is not known here, but how many
+            spans = sampled_spans(size, count, np.random.default_rng(0))
+        seen = sum(stop - start for start, stop in spans)
+        return {"evidence": seen * count * width, "combination": size * width}
 
-    def rows(self, chosen: Array, start: int, stop: int, buffer: Array) -> Array:
-        """Return coordinates start..stop of the chosen parties, out of a block read at once."""
-        mine, key = self.blocks, (chosen.tobytes(), buffer.dtype)
-        if getattr(mine, "key", None) != key:
-            width = min(self.size, max(buffer.shape[1], _BLOCK // len(chosen)))
-            mine.key, mine.block = key, np.empty((len(chosen), width), buffer.dtype)
-            mine.start = mine.stop = -1
-        if not mine.start <= start <= stop <= mine.stop:
-            end = min(self.size, start + mine.block.shape[1])
-            mine.start = mine.stop = -1  # until all of it is read: a read may fail
-            super().rows(chosen, start, end, mine.block)
-            mine.start, mine.stop = start, end
-        found: Array = mine.block[:, start - mine.start : stop - mine.start]
-        return found
+    @property
+    def _width(self) -> int:
+        """How many bytes a coordinate takes, about."""
+        leaves = self.updates.leaves[0]
+        return max(1, nbytes(leaves[path] for path in self.updates.floats) // self.size)
 
-    def _unusable(self, leaves: Leaves) -> str | None:
-        reason = super()._unusable(leaves)
-        self.meter.advance("screening", self.size * self.width)
-        return reason
+    def tell(self, step: str) -> Callable[[int], None]:
+        """Return whom to tell how many coordinates of a step are done."""
+        self._meter.totals = self._totals()
+        times = self._width * (len(self.parties) if step == "evidence" else 1)
+        return lambda count: self._meter.advance(step, count * times)
 
-    def rebuild(self, floats: Mapping[Key, Any], weights: Vector) -> Path | None:
+    def room(self, path: Key) -> FileArray | Nowhere:
+        """Return the place of a tensor in the output."""
+        model = self.parties[self.updates.template]
+        tensors = self._checkpoints[model].tensors
+        (name,) = path
+        if self._output is None:
+            return Nowhere(tensors[name].size)
+        return self._output.room(tensors, name)
+
+    def finish(self, weights: Vector) -> Path | None:
         """Complete the output with what is not combined, and give it its name."""
-        if self.output is None:
+        if self._output is None:
             return None
-        for path, leaf in self.leaves[self.template()].items():
-            if path not in floats:
-                self.elected(leaf, path, weights)
-        for party in range(len(self.parties)):
-            for file in self.checkpoint(party).files:
+        for path, leaf in self.updates.leaves[0].items():
+            if leaf.kind != "float":
+                self.updates.elect(path, weights, self.room(path))
+        used = [self._checkpoints[party] for party in self.parties]
+        for model in used:
+            for file in model.files:
                 file.check_unchanged()
-        self.output.commit(self.checkpoint(int(np.argmax(weights))).metadata)
-        return self.output.path
+        self._output.commit(used[int(np.argmax(weights))].metadata)
+        return self._output.path
+
+    def deliberate(self, method: Method, memory: Memory | None, seed: int | None) -> Consensus:
+        """Aggregate, and once more without a party whose file fails while it is read."""
+        while True:
+            try:
+                return deliberate(self, method, memory, exact=self._exact, seed=seed)
+            except UnreadableFileError as error:
+                owners = (p for p, c in self._checkpoints.items() if error.file in c.files)
+                party = next(owners, None)
+                if party is None:
+                    raise  # the centre's
+                self.without({party: str(error)})
 
 
-def _updates(
-    found: Mapping[str, Checkpoint | UpdateError],
-    base: Checkpoint | None,
-    output: Output | None,
-    meter: Meter,
-) -> FileUpdates:
-    parsed = parse(
-        {
-            p: c if isinstance(c, UpdateError) else _tensors(c, output, meter)
-            for p, c in found.items()
-        },
-        None if base is None else _tensors(base, None, meter),
+def _parsed(found: Mapping[str, StoredModel | UpdateError], base: StoredModel | None) -> Updates:
+    """Return the models as updates; by name, so that the sample, and so the consensus, does not
+    depend on how a model is cut into files."""
+
+    def tensors(model: StoredModel) -> dict[str, Tensor]:
+        return dict(sorted(model.tensors.items()))
+
+    return parse(
+        {p: c if isinstance(c, UpdateError) else tensors(c) for p, c in found.items()},
+        None if base is None else tensors(base),
     )
-    return FileUpdates(
-        **{f.name: getattr(parsed, f.name) for f in fields(Updates) if f.init},
-        checkpoints={p: c for p, c in found.items() if isinstance(c, Checkpoint)},
-        output=output,
-        meter=meter,
-    )
 
 
-def _tensors(checkpoint: Checkpoint, output: Output | None, meter: Meter) -> dict[str, FileTensor]:
-    """Return the tensors of a checkpoint, each with its room in the output; by name, so that the
-    sample, and so the consensus, does not depend on how a model is cut into files."""
-    formed = partial(meter.advance, "combination")
-    made = {}
-    for name, t in sorted(checkpoint.tensors.items()):
-        room: Callable[[], Any] = partial(Nowhere, t.size)
-        if output is not None:
-            room = partial(output.room, checkpoint.tensors, name)
-        made[name] = FileTensor(t.storage, t.dtype, t.shape, None, room, formed)
-    return made
-
-
-def _aggregate(
-    updates: FileUpdates, method: str | Method, memory: Memory | None, *, exact: bool
-) -> Consensus:
-    """Aggregate, and once more without a party whose file fails while it is read."""
-    while True:
-        try:
-            updates.meter.totals = _totals(updates, exact=exact)
-            return aggregate(updates, method, memory, exact=exact)
-        except UnreadableFileError as error:
-            party = next((p for p, c in updates.checkpoints.items() if error.file in c.files), None)
-            if party is None:
-                raise  # the centre's
-            updates = updates.without({party: str(error)})
-
-
-def _totals(updates: FileUpdates, *, exact: bool) -> dict[str, int]:
-    """Return how many bytes each step has to do with."""
-    spans = [(0, updates.size)] if exact else sampled_spans(updates)
-    everybody = len(updates.parties) * updates.width
-    model = updates.leaves[updates.template()]
-    return {
-        "evidence": sum(stop - start for start, stop in spans) * everybody,
-        "screening": updates.size * everybody,
-        "combination": nbytes(model[path] for path in updates.floats),
-    }
-
-
-def _opened(path: Path, files: ExitStack, kept: int) -> Checkpoint | UpdateError:
+def _opened(path: Path, files: ExitStack, kept: int) -> StoredModel | UpdateError:
     try:
-        return open_checkpoint(path, files, kept)
+        return open_model(path, files, kept)
     except UpdateError as error:
         return error
 
@@ -300,7 +284,7 @@ def _parts(path: Path) -> Iterator[os.stat_result]:
                 yield os.lstat(path / name)
 
 
-def _shards(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
+def _shards(models: Sequence[StoredModel]) -> dict[str, str]:
     """Return the commonest way in which these models are cut into files."""
-    ways = Counter(frozenset(c.shards.items()) for c in checkpoints if c.shards)
+    ways = Counter(frozenset(c.shards.items()) for c in models if c.shards)
     return dict(ways.most_common(1)[0][0]) if ways else {}

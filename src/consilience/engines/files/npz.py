@@ -17,11 +17,11 @@ from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 
-from consilience.engines.safetensors import MOST_TENSORS, sized
-from consilience.engines.stored import File, FileArray
+from consilience.engines.files.safetensors import MOST_TENSORS, sized
+from consilience.engines.files.stored import File, FileArray
 from consilience.errors import ConsilienceError, UpdateError
-from consilience.tensors import Tensor
 from consilience.text import shown
+from consilience.updates.tensors import Tensor
 
 T = TypeVar("T")
 R = TypeVar("R")

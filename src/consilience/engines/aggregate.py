@@ -1,0 +1,138 @@
+"""aggregate(): the one verb."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from consilience.consensus import Consensus
+from consilience.deliberation import deliberate
+from consilience.engines.device import Device, devices, on_this_machine
+from consilience.engines.in_process import InProcess
+from consilience.errors import ConsilienceError, RecordFileError
+from consilience.estimators.catalogue import DEFAULT, Method, resolve
+from consilience.memory import Memory
+from consilience.record import Record
+from consilience.text import shown
+from consilience.updates.parsing import parse
+from consilience.updates.usable import Updates
+
+log = logging.getLogger(__name__)
+
+
+def aggregate(
+    updates: Any,
+    method: str | Method = DEFAULT,
+    memory: Memory | None = None,
+    center: Any = None,
+    sample_counts: Mapping[str, float] | Sequence[float] | None = None,
+    *,
+    exact: bool = False,
+    seed: int | None = None,
+    record: Record | str | os.PathLike[str] | None = None,
+) -> Consensus:
+    """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
+
+    Args:
+        updates: ``{party id: update}``, a sequence of updates, or a (J, K) array. An update is a
+            tensor (numpy, torch, anything with ``__array__`` or ``__dlpack__``), or a mapping or
+            sequence of updates. Never changed.
+        method: a name from `methods`, or an estimator with parameters, such as ``IVAR("mle")``.
+        memory: what earlier rounds taught; brought up to date if the round succeeds.
+        center: where a prior expects the truth: the previous global model if the updates are
+            parameters. Zero, for gradients and differences, if not given.
+        sample_counts: how many samples each party says it used. ``mean`` and ``geometric-median``
+            weigh by them, ``pairwise`` makes from half a vote to two of them; the other methods
+            infer quality from the evidence.
+        exact: look at every coordinate also where a sample of them would do.
+        seed: makes a sample of coordinates the same one each time. Without it the sample is drawn
+            from the system's randomness, so that nobody can hide beside it.
+        record: the run's record, or its file, to add this round to (see docs/record.md).
+
+    A party whose update cannot be used is rejected with a reason, and the round goes on.
+    """
+    chosen = resolve(method)
+    started = perf_counter()
+    parsed = parse(updates, center)
+    counts, bad = _counts(sample_counts, parsed)
+    engine = _engine(parsed.without(bad))
+    seconds = {"parsing": perf_counter() - started}
+    consensus = deliberate(engine, chosen, memory, counts, exact=exact, seed=seed, seconds=seconds)
+    consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    if record is not None:
+        _write_down(consensus, record)
+    return consensus
+
+
+def _engine(updates: Updates) -> InProcess:
+    """Return the engine for where the updates lie: on one accelerator, or in memory."""
+    found = devices(updates)
+    if found == {None}:
+        return InProcess(updates)
+    return Device(updates) if len(found) == 1 else InProcess(on_this_machine(updates))
+
+
+def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -> None:
+    """Add to a record, which is not worth losing a consensus for."""
+    try:
+        (record if isinstance(record, Record) else Record(record)).append(consensus)
+    except (OSError, RecordFileError) as error:
+        log.error(
+            "the round is missing from its record, the consensus is not: %s", shown(error, 500)
+        )
+
+
+def _counts(
+    sample_counts: Mapping[str, float] | Sequence[float] | None, updates: Updates
+) -> tuple[dict[str, float] | None, dict[str, str]]:
+    """Return usable sample counts by party, and the parties whose count is none, with reasons.
+
+    A count that is missing is no reason to reject anybody; a count that is no count is one.
+    """
+    if sample_counts is None:
+        return None, {}
+    if isinstance(sample_counts, Mapping) or _names_parties(sample_counts, updates):
+        named: Any = sample_counts
+        given = {str(party): count for party, count in named.items()}
+    elif len(sample_counts) == len(updates.given):
+        given = dict(zip(updates.given, sample_counts, strict=True))
+    else:
+        raise ConsilienceError(
+            f"{len(updates.given)} updates but {len(sample_counts)} sample counts"
+        )
+    said = {party: _count(given[party]) for party in updates.parties if party in given}
+    if said and all(count == 0 for count in said.values()):
+        return None, {}  # nobody counts
+    bad = {
+        party: f"its sample count is {_described(given[party])}, expected a positive number"
+        for party, count in said.items()
+        if not 0 < count < np.inf
+    }
+    return {party: count for party, count in said.items() if party not in bad}, bad
+
+
+def _names_parties(counts: Any, updates: Updates) -> bool:
+    """Tell whether these are a series of pandas whose index is of ids, not of places."""
+    index = getattr(counts, "index", None)
+    if index is None or callable(index):  # as a list's is
+        return False
+    return not set(map(str, index)).isdisjoint(updates.given)
+
+
+def _count(said: Any) -> float:
+    try:
+        return float(said)
+    except Exception:  # text, a list, 10**400, or whatever a stranger's number raises
+        return np.nan
+
+
+def _described(found: Any) -> str:
+    try:
+        return shown(repr(found))
+    except Exception:  # numbers of thousands of digits have no text
+        return f"of type {type(found).__name__}"

@@ -1,0 +1,1 @@
+"""Models in files: formats, pieces, and the output that appears whole."""

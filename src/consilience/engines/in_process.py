@@ -1,0 +1,94 @@
+"""Updates in this process's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import Array, Positions, Vector
+from consilience.estimators.coordinatewise import TrimmedMean
+from consilience.evidence import Evidence
+from consilience.passes.combine import combine, reduce
+from consilience.passes.observe import ignored, observe, screened
+from consilience.updates.tensors import Storage
+from consilience.updates.trees import Path
+from consilience.updates.usable import Updates
+
+
+class InProcess:
+    """An engine over updates that this process can read (see `deliberation.Engine`).
+
+    Those that lie elsewhere than in memory override where the value goes and who is told.
+    """
+
+    def __init__(self, updates: Updates) -> None:
+        self.updates = updates
+        self._value: dict[Path, Storage] = {}
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Everybody who sent something."""
+        return self.updates.given
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Whose updates are usable."""
+        return self.updates.parties
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
+        """The others, with reasons."""
+        return self.updates.rejected
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return self.updates.size
+
+    def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
+        """Return the evidence, and drop unusable updates."""
+        tell = self.tell("evidence")
+        self.updates, evidence = observe(self.updates, random, exact=exact, tell=tell)
+        return evidence
+
+    def look(self, places: Positions) -> Array:
+        """Return the parties' coordinates at some places."""
+        return self.updates.look(places)
+
+    def combine(self, weights: Vector, peers: Positions | None) -> Vector:
+        """Form the sum; where it is not finite, drop unusable updates."""
+        tell = self.tell("combination")
+        apart = combine(self.updates, weights, self._room, peers, tell)
+        if np.isnan(apart).any():
+            self.updates = screened(self.updates)
+        return apart
+
+    def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
+        """Form what a coordinate-wise rule makes of the updates, unusable ones left out."""
+        tell = self.tell("combination")
+        cut = rule.cut(len(self.parties))
+        shares, squares = reduce(self.updates, cut, self._room, exact=exact, tell=tell)
+        if not np.isfinite(squares).all():
+            self.updates = screened(self.updates)
+        return shares, squares
+
+    def finish(self, weights: Vector) -> Any:
+        """Return the value, once what is not combined has been voted on."""
+        for path, leaf in self.updates.leaves[0].items():
+            if leaf.kind != "float":
+                self.updates.elect(path, weights, self._room(path))
+        return self.updates.rebuild(self._value)
+
+    def _room(self, path: Path) -> Storage:
+        self._value[path] = self.room(path)
+        return self._value[path]
+
+    def room(self, path: Path) -> Storage:
+        """Return uninitialised storage for a tensor of the value."""
+        return self.updates.leaves[self.updates.template][path].empty()
+
+    def tell(self, step: str) -> Callable[[int], None]:
+        """Return whom to tell how many coordinates of a step are done."""
+        return ignored
