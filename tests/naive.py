@@ -6,9 +6,10 @@ holds the prior mean of the truth, one vector per round (zeros in the paper).
 """
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
-from scipy.stats import multivariate_normal, norm
+from scipy.stats import halfnorm, multivariate_normal, norm
 
 
 def everybody(rounds):
@@ -532,11 +533,31 @@ def noise_log_variances(blocks, V, own, prior, shared=False):
     return np.diag(jacobian @ covariance @ jacobian.T)
 
 
-def pairwise(rounds, slack=None):
+# The table in docs/pairwise.md, as far as weights depend on it without claims or a long update.
+PAIRWISE = {
+    "slack": None,
+    "most_slack": 3,
+    "fitting": 0.75,
+    "vote_power": 2,
+    "quietest_pair": 1.5,
+    "deviations": 2,
+    "many": 50,
+    "nearest": 0.2,
+    "heed": 0.2,
+    "most_heed": 4,
+    "loudest": 2,
+    "starts": ((0.5, 0.01), (0.25, 0.01), (0.5, 1.0)),
+    "exact": 0.01,
+    "hardening": 0.7,
+}
+
+
+def pairwise(rounds, **choices):
     """Levels, slack and weights of the last round as docs/pairwise.md has them, pair by pair.
 
     Nothing is forgotten, and trails are of all coordinates.
     """
+    how = SimpleNamespace(**PAIRWISE | choices)
     names = everybody(rounds)
     seen = {(a, b): 0 for a in names for b in names}
     apart = dict.fromkeys(seen, 0.0)
@@ -547,7 +568,7 @@ def pairwise(rounds, slack=None):
                     apart[a, b] += sum((updates[a] - updates[b]) ** 2)
                     seen[a, b] += size_of(updates)
     D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
-    s, slack, t, shared = read_pairs(names, D, seen, slack)
+    s, slack, t, shared = read_pairs(names, D, seen, how.slack, how)
     now = list(rounds[-1])
     if len(rounds) > 1:
         trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
@@ -555,14 +576,15 @@ def pairwise(rounds, slack=None):
         lasting = {
             (a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b
         }
-        for pair, voice in read_pairs(now, lasting, dict.fromkeys(lasting, K), slack)[3].items():
+        again = read_pairs(now, lasting, dict.fromkeys(lasting, K), slack, how)[3]
+        for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
-    full = min(2, slack)
+    full = min(how.loudest, slack)
     weights = {}
     for a in now:
         length = (s[a] / t) ** 0.5
         kept = min(1, full / length, full * slack / length**2)
-        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -2 * kept
+        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * kept
     total = sum(weights.values())
     return s, slack, {a: w / total for a, w in weights.items()}
 
@@ -571,32 +593,37 @@ def median_of(updates):
     return np.array([np.median([x[k] for x in updates.values()]) for k in range(size_of(updates))])
 
 
-def read_pairs(names, D, seen, slack):
+def read_pairs(names, D, seen, slack, how):
     """Levels, slack, the typical level, and how much of a voice each pair shares."""
     medians = [lower([D[a, b] for b in names if (a, b) in D], 0.5) for a in names]
     least = max(0.005 * min(value for value in D.values() if value > 0), 1e-8 * np.median(medians))
-    starts = ((0.5, 0.01), (0.25, 0.01), (0.5, 1.0))
-    s = min((fit_pairs(names, D, *start, least) for start in starts), key=lambda s: cost(D, s))
+    ends = [fit_pairs(names, D, *start, least, how) for start in how.starts]
+    s = min(ends, key=lambda s: cost(D, s, how.exact))
     pairs = [(a, b) for a, b in D if a < b]
     misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
-    slack = slack or min(max((np.quantile(misfits, 0.75) / 1.15) ** 0.5, 1), 3)
-    heed = {a: min((s[a] / np.median(list(s.values()))) ** -0.2, 4) for a in names}
+    chance = halfnorm.ppf(how.fitting)
+    worse = np.quantile(misfits, how.fitting) / chance
+    slack = slack or min(max(worse**0.5, 1), how.most_slack)
+    middling = np.median(list(s.values()))
+    heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) for a in names}
     t = middle([s[a] for a in names], [heed[a] for a in names])
     for _ in range(3):
         shared = {}
         for a, b in D:
-            expected = max(s[a] + s[b], 1.5 * (1 - slack**-2) * t)
+            expected = max(s[a] + s[b], how.quietest_pair * (1 - slack**-2) * t)
             spread = 2 / 9 / seen[a, b]
-            rarely = 2 * min(1, len(names) / 50) ** 3
-            nearest = max(1 - spread - rarely * spread**0.5, 0.2) ** 3
+            rarely = how.deviations * min(1, len(names) / how.many) ** 3
+            nearest = max(1 - spread - rarely * spread**0.5, how.nearest) ** 3
             kappa = min(max(1 - D[a, b] / expected / nearest, 0), 1)
             shared[a, b] = kappa ** (slack * (slack + 1) / 2)
-        vote = {a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -2 for a in names}
+        vote = {
+            a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -how.vote_power for a in names
+        }
         t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])
     return s, slack, t, shared
 
 
-def fit_pairs(names, D, share, exact, least):
+def fit_pairs(names, D, share, bar, least, how):
     start = {
         a: max(lower([D[a, b] for b in names if (a, b) in D], share) / 2, least) for a in names
     }
@@ -607,18 +634,18 @@ def fit_pairs(names, D, share, exact, least):
             for j, b in enumerate(names):
                 if (a, b) in D:
                     expected = s[a] + s[b]
-                    w = max(abs(1 - D[a, b] / expected), exact) ** -1.5 / expected**2
+                    w = max(abs(1 - D[a, b] / expected), bar, how.exact) ** -1.5 / expected**2
                     A[i, i] += w * (1 + 1e-6)
                     A[i, j] += w
                     right[i] += w * (D[a, b] + 1e-6 * start[a])
-        exact = max(0.7 * exact, 0.01)
+        bar *= how.hardening
         solved = np.linalg.solve(A, right)
         s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
     return s
 
 
-def cost(D, s):
-    return sum(max(abs(1 - D[a, b] / (s[a] + s[b])), 0.01) ** 0.5 for a, b in D)
+def cost(D, s, exact):
+    return sum(max(abs(1 - D[a, b] / (s[a] + s[b])), exact) ** 0.5 for a, b in D)
 
 
 def lower(values, share):

@@ -1,5 +1,8 @@
 """Pairwise consensus: its equations, what it promises, and what it survives."""
 
+from dataclasses import fields
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +11,10 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 import naive
-from consilience.estimators.pairwise import fit_levels, trust, votes
+from consilience.beliefs import Given
+from consilience.estimators.levels import Descent, covariance_of, fit_levels
+from consilience.estimators.pairwise import _ALLOWED, trust, votes
+from consilience.evidence import pooled_distances
 from consilience.lab.attacks import MALFORMED, NEEDS_TRAINING, SUITE, Knowledge, make
 from rounds import SCENARIOS, scenario
 
@@ -48,7 +54,75 @@ def test_equals_its_equations_pair_by_pair(name, size):
 def test_equals_its_equations_with_any_slack(slack):
     rounds, _ = scenario("one round", size=60)
     found = cs.aggregate(rounds[0], cs.Pairwise(slack, 300))
-    assert found.weights == pytest.approx(naive.pairwise(rounds, slack)[2], rel=1e-2, abs=1e-4)
+    assert found.weights == pytest.approx(
+        naive.pairwise(rounds, slack=slack)[2], rel=1e-2, abs=1e-4
+    )
+
+
+CHOICES = {
+    "slack": 2.0,
+    "most_slack": 1.1,
+    "fitting": 0.5,
+    "vote_power": 1.0,
+    "quietest_pair": 0.5,
+    "deviations": 1.0,
+    "many": 4,
+    "nearest": 1.0,
+    "heed": 0.8,
+    "most_heed": 1.0,
+    "loudest": 1.0,
+    "starts": ((0.25, 0.0),),
+    "exact": 0.1,
+    "hardening": 0.2,
+    "most_claimed": 4.0,
+    "longest": 1.5,
+    "nearly_all": 100.0,
+    "tolerance": 0.1,
+    "max_iterations": 3,
+    "together": 0.1,
+    "remarkable": 1.5,
+}
+
+
+def differing(count, size, seed):
+    """Parties of all sorts: they share classes and so differ by more than noise; some copy."""
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((count, size)) * np.exp(random.standard_normal(count))[:, None]
+    X += 3 * random.dirichlet(np.full(4, 0.5), count) @ random.standard_normal((4, size))
+    X[: count // 4] = X[0] + 0.3 * random.standard_normal((count // 4, size))
+    return X
+
+
+@pytest.mark.parametrize("name", sorted(set(CHOICES) & set(naive.PAIRWISE)))
+def test_equals_its_equations_with_other_choices(name):
+    choice = {name: CHOICES[name]}
+    rounds = [dict(zip("abcdefghijkl", differing(12, 400, 3), strict=True))]
+    how = cs.Pairwise(**{"max_iterations": 300, "nearly_all": 1.0} | choice)
+    found = how.infer(cs.Evidence.of(rounds[0]))
+    expected = naive.pairwise(rounds, **choice)[2]
+    assert found.weights[0] == pytest.approx(list(expected.values()), rel=1e-2, abs=1e-4)
+
+
+def test_every_choice_can_be_made_and_changes_something():
+    def told(how):
+        found = []
+        for seed, size in enumerate((3, 20, 200)):
+            block = cs.Evidence.of(differing(40, size, seed)).blocks[0]
+            claimed = {party: 10.0 ** (j % 3) for j, party in enumerate(block.parties)}
+            beliefs = how.infer(cs.Evidence((block,)), Given(claimed, now=block))
+            found.append((beliefs.weights[0].tolist(), beliefs.groups, beliefs.reasons))
+        return found
+
+    assert set(CHOICES) == {field.name for field in fields(cs.Pairwise)}
+    plain = told(cs.Pairwise())
+    unheard = [name for name in CHOICES if told(cs.Pairwise(**{name: CHOICES[name]})) == plain]
+    assert not unheard
+
+
+def test_every_choice_is_in_the_table_of_the_docs():
+    page = (Path(__file__).parents[1] / "docs" / "pairwise.md").read_text(encoding="utf-8")
+    rows = "".join(row for row in page.splitlines(keepends=True) if row.startswith("| `"))
+    assert not [name for name in CHOICES if f"`{name}`" not in rows]
 
 
 def test_levels_of_independent_parties_are_found_though_a_clique_is_close():
@@ -56,7 +130,8 @@ def test_levels_of_independent_parties_are_found_though_a_clique_is_close():
     distances = levels[:, None] + levels
     distances[-3:, -3:] = 0.1  # three that err together
     np.fill_diagonal(distances, 0.0)
-    found, _ = fit_levels(distances, ~np.eye(9, dtype=bool), 0.05)
+    how = Descent(exact=1e-2, hardening=0.7, tolerance=1e-5, max_iterations=100)
+    found, _ = fit_levels(distances, ~np.eye(9, dtype=bool), 0.05, ((0.5, 0.0),), 1.25, how)
     assert_allclose(found, levels, rtol=1e-3)
 
 
@@ -64,17 +139,17 @@ def test_a_clique_of_copies_has_one_over_its_size_of_a_vote():
     for size in (1, 2, 5):
         shared = np.zeros((8, 8))
         shared[:size, :size] = 1 - np.eye(size)
-        assert votes(shared)[:size].sum() == pytest.approx(1 / size)
-        assert votes(shared)[size:] == pytest.approx(1.0)
+        assert votes(shared, 2)[:size].sum() == pytest.approx(1 / size)
+        assert votes(shared, 2)[size:] == pytest.approx(1.0)
 
 
 def test_trust_is_full_then_as_loud_and_then_fades():
     lengths = np.array([0.1, 1.0, 2.0, 3.0, 6.0, 12.0])
-    kept = trust(lengths**2, 3.0)
+    kept = trust(lengths**2, 3.0, 2.0)
     assert kept[:3] == pytest.approx(1.0)
     assert kept[3] * 3 == pytest.approx(2.0)  # heard as if it were two long
     assert kept[5] / kept[4] == pytest.approx(0.25)  # inverse variance
-    assert trust(lengths**2, 1.0)[2:] == pytest.approx(lengths[2:] ** -2.0)
+    assert trust(lengths**2, 1.0, 2.0)[2:] == pytest.approx(lengths[2:] ** -2.0)
 
 
 def test_alone_in_pairs_and_in_agreement():
@@ -276,6 +351,65 @@ def test_partial_participation_uses_what_was_seen_together():
 def test_slack_is_checked():
     with pytest.raises(cs.ConsilienceError, match="slack lies between 1 and 3, found 7"):
         cs.Pairwise(slack=7)
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ({"heed": -1}, "heed lies between 0 and 1, found -1"),
+        ({"heed": "much"}, "heed lies between 0 and 1, found 'much'"),
+        ({"loudest": np.nan}, "loudest lies between 1 and 1e\\+06, found nan"),
+        ({"slack": 3.5, "most_slack": 3.2}, "slack lies between 1 and 3.2, found 3.5"),
+        ({"slack": 0.5}, "slack lies between 1 and 3, found 0.5"),
+        ({"max_iterations": 0}, "max_iterations lies between 1 and 1e\\+06, found 0"),
+        ({"starts": ()}, "starts are pairs"),
+        ({"starts": (0.5, 0.25)}, "starts are pairs"),
+        ({"starts": None}, "starts are pairs .*, found None"),
+        ({"starts": ((0.5, 2.0),)}, "a start's misfit lies between 0 and 1, found 2"),
+    ],
+)
+def test_choices_are_checked(choice, found):
+    with pytest.raises(cs.ConsilienceError, match=found):
+        cs.Pairwise(**choice)
+
+
+def test_a_record_names_only_what_was_chosen():
+    assert repr(cs.Pairwise()) == "Pairwise()"
+    chosen = cs.Pairwise(2.0, heed=0.1, starts=((0.5, 0.0),))
+    assert repr(chosen) == "Pairwise(slack=2.0, heed=0.1, starts=((0.5, 0.0),))"
+    assert eval(repr(chosen), {"Pairwise": cs.Pairwise}) == chosen
+
+
+@pytest.mark.parametrize("name", sorted(_ALLOWED))
+@pytest.mark.parametrize("end", [0, 1])
+def test_the_ends_of_what_is_allowed_give_weights(name, end):
+    slack = {} if name == "most_slack" else {"slack": 3.0}
+    value = min(_ALLOWED[name][end], 300 if name == "max_iterations" else np.inf)
+    how = cs.Pairwise(**slack, **{name: value})
+    for size in (1, 30, 3000):
+        _, X = honest(12, size, noise=np.geomspace(1, 1e4, 12))
+        X[:3] = X[0]
+        weights = how.infer(cs.Evidence.of(X)).weights[0]
+        assert np.isfinite(weights).all()
+        assert weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [2, 20, 2000])
+def test_the_covariance_is_the_first_of_twenty_steps_that_is_one(size):
+    """A bisection finds what trying one step after another does."""
+    for seed in range(10):
+        evidence = cs.Evidence.of(honest(25, size, seed)[1])
+        distances, counts = pooled_distances(evidence)
+        levels = cs.Pairwise().infer(evidence).noise ** 2
+        found = covariance_of(distances, counts, levels)
+        whole = (levels[:, None] + levels - distances) / 2
+        bound = np.sqrt(np.outer(levels, levels))
+        whole = np.clip(whole, -bound, bound)
+        for kept in np.linspace(1, 0, 21):
+            expected = np.where(np.eye(25, dtype=bool), levels[:, None], kept * whole)
+            if np.linalg.eigvalsh(expected / bound).min() > -1e-6:
+                break
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_readme_has_no_dictator():

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from consilience.evidence import Vector
+from consilience.arrays import Vector
 
 State = TypeVar("State")
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, uniform, with_centre
 from consilience.errors import ConsilienceError
-from consilience.evidence import Evidence, Matrix, Vector, pooled_products
+from consilience.evidence import Evidence, pooled_products
 
 
 @dataclass(frozen=True)

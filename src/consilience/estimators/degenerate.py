@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from consilience.arrays import Vector
 from consilience.beliefs import Beliefs, uniform
-from consilience.evidence import Evidence, Vector
+from consilience.evidence import Evidence
 
 
 def infer_from_meetings(evidence: Evidence, infer: Callable[[Evidence], Beliefs]) -> Beliefs:

@@ -12,13 +12,14 @@ from typing import Literal
 
 import numpy as np
 
+from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Known
 from consilience.errors import ConsilienceError
 from consilience.estimators import icov_mle, icov_vb
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.icov_mle import Kernel, kernel_of
 from consilience.estimators.ivar import IVAR, LEAST, Estimate, check_posterior
-from consilience.evidence import Evidence, Matrix, Vector
+from consilience.evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class ICOV:
                 estimate=self.estimate or "gls",
             )
             return independent.infer(evidence, Given(known=start))
-        model = icov_vb.Model(
+        model = icov_vb.Settings(
             rank,
             shared=self.noise == "shared",
             joint=self.posterior == "joint",
@@ -148,7 +149,7 @@ class ICOV:
             return icov_vb.infer_vb(evidence, model)
         guess = icov_vb.first_guess(evidence, model)
         factors, own = known
-        warm = icov_vb.Parties(factors, guess.spread, own, guess.prior, 1.0, guess.party_scale)
+        warm = icov_vb.PartyBeliefs(factors, guess.spread, own, guess.prior, 1.0, guess.party_scale)
         return icov_vb.infer_vb(evidence, model, warm)
 
     def _maximum_likelihood(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
@@ -193,7 +194,7 @@ class ICOV:
 def _amid(evidence: Evidence, rank: int) -> icov_mle.Parameters:
     """Return where to start with noise of each party's own: amid most parties. The closed form for
     shared noise is about the plain mean, which one party can put anywhere."""
-    model = icov_vb.Model(rank, False, False, floor=0.0, tolerance=0.0, max_iterations=1)
+    model = icov_vb.Settings(rank, False, False, floor=0.0, tolerance=0.0, max_iterations=1)
     guess = icov_vb.first_guess(evidence, model)
     return icov_mle.Parameters(guess.mean, 1.0, guess.own)
 

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, with_centre
 from consilience.estimators.average import gls_weights
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.positive import inverse
-from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
+from consilience.evidence import Evidence, pooled_products, residual_products
 
 
 @dataclass(frozen=True)

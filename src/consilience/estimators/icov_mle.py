@@ -29,12 +29,13 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import Matrix, Vector
 from consilience.beliefs import Beliefs, Latent, uniform, with_centre
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import gls_weights
 from consilience.estimators.ivar import LOG_2PI, typical_noise
 from consilience.estimators.positive import inverse
-from consilience.evidence import Evidence, Matrix, Vector, pooled_products, residual_products
+from consilience.evidence import Evidence, pooled_products, residual_products
 
 # A log-likelihood per coordinate that rises by less than this per unit of any parameter is flat.
 FLAT = 1e-4

@@ -43,17 +43,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from consilience.arrays import Matrix, Positions, Vector
 from consilience.beliefs import Beliefs, Latent, with_centre
 from consilience.estimators.acceleration import Step, climb
 from consilience.estimators.average import latent_gls
 from consilience.estimators.ivar import IVAR, LOG_2PI, mean_errors
 from consilience.estimators.marginal import Marginal
 from consilience.estimators.positive import Cube, inverse
-from consilience.evidence import Block, Evidence, Matrix, Positions, Vector, pooled_products
+from consilience.evidence import Block, Evidence, pooled_products
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Settings:
     """Which variant of the model, and when to stop."""
 
     rank: int
@@ -68,7 +69,7 @@ class Model:
 
 
 @dataclass(frozen=True, eq=False)
-class Parties:
+class PartyBeliefs:
     """What all rounds share: q(v_j) = N(v̄_j, Ψ_j) and the hyperparameters."""
 
     mean: Matrix  # v̄, (J, D)
@@ -113,10 +114,10 @@ class Tasks:
         return float(self.residuals[-1] @ self.residuals[-1] + self.covariance[0, 0])
 
 
-def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> Beliefs:
+def infer_vb(evidence: Evidence, model: Settings, start: PartyBeliefs | None = None) -> Beliefs:
     """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) until the consensus rests."""
 
-    def step(state: Parties) -> Step[Parties]:
+    def step(state: PartyBeliefs) -> Step[PartyBeliefs]:
         tasks = infer_all_tasks(evidence, state, model)
         watched = [
             weights @ block.coordinates / np.sqrt(block.typical or evidence.smallest)
@@ -156,7 +157,7 @@ def infer_vb(evidence: Evidence, model: Model, start: Parties | None = None) -> 
 
 
 def consensus(
-    evidence: Evidence, state: Parties, tasks: list[Tasks], model: Model
+    evidence: Evidence, state: PartyBeliefs, tasks: list[Tasks], model: Settings
 ) -> list[tuple[Vector, float]]:
     """Return each block's weights, of the parties and the centre, and the variance of the consensus
     about the truth: line 2 of Algorithm 2, or ȳ and λ."""
@@ -166,7 +167,7 @@ def consensus(
     return [(np.append(weights, 0.0), variance) for weights, variance in found]
 
 
-def infer_all_tasks(evidence: Evidence, state: Parties, model: Model) -> list[Tasks]:
+def infer_all_tasks(evidence: Evidence, state: PartyBeliefs, model: Settings) -> list[Tasks]:
     """Return q(y, u) for every block."""
     return [
         infer_tasks(block, state, members, joint=model.joint)
@@ -174,7 +175,7 @@ def infer_all_tasks(evidence: Evidence, state: Parties, model: Model) -> list[Ta
     ]
 
 
-def infer_tasks(block: Block, state: Parties, members: Positions, *, joint: bool) -> Tasks:
+def infer_tasks(block: Block, state: PartyBeliefs, members: Positions, *, joint: bool) -> Tasks:
     """Return q(y, u) for a block's coordinates, given its parties.
 
     With ℓ_j = (1, v_j), the posterior precision of (y, u) is that of the priors plus
@@ -208,7 +209,7 @@ def infer_tasks(block: Block, state: Parties, members: Positions, *, joint: bool
     )
 
 
-def infer_parties(evidence: Evidence, tasks: list[Tasks], state: Parties) -> Parties:
+def infer_parties(evidence: Evidence, tasks: list[Tasks], state: PartyBeliefs) -> PartyBeliefs:
     """Return q(v_j), eqs. (latent-vb-task-var) and (latent-vb-task-mean)."""
     count, rank = state.mean.shape
     moments, errors = np.zeros((count, rank, rank)), np.zeros((count, rank))
@@ -224,7 +225,7 @@ def infer_parties(evidence: Evidence, tasks: list[Tasks], state: Parties) -> Par
     return replace(state, mean=mean, spread=spread, log_spread=float(log_spread.sum()))
 
 
-def expected_errors(evidence: Evidence, tasks: list[Tasks], state: Parties) -> Vector:
+def expected_errors(evidence: Evidence, tasks: list[Tasks], state: PartyBeliefs) -> Vector:
     """Return the mean of E[(x_j − y − uᵀv_j)²], eq. (latent-vb-error-param2) per party.
 
     A sum of squares: that of the mean residual x_j − ȳ − ūᵀv̄_j, what q(y, u) adds and what q(v_j)
@@ -244,8 +245,8 @@ def expected_errors(evidence: Evidence, tasks: list[Tasks], state: Parties) -> V
 
 
 def fit_scales(
-    evidence: Evidence, tasks: list[Tasks], state: Parties, errors: Vector, model: Model
-) -> Parties:
+    evidence: Evidence, tasks: list[Tasks], state: PartyBeliefs, errors: Vector, model: Settings
+) -> PartyBeliefs:
     """Return the hyperparameters that maximise the free energy, eqs. (latent-vb-*-param)."""
     own = errors
     if model.shared:
@@ -267,7 +268,9 @@ def fit_scales(
     )
 
 
-def free_energy(evidence: Evidence, tasks: list[Tasks], state: Parties, errors: Vector) -> float:
+def free_energy(
+    evidence: Evidence, tasks: list[Tasks], state: PartyBeliefs, errors: Vector
+) -> float:
     """Return F(q) = E[log p(X, y, U, V)] − E[log q], which no iteration lowers."""
     count, rank = state.mean.shape
     total = -evidence.counts @ (LOG_2PI + np.log(state.own) + errors / state.own)
@@ -285,7 +288,7 @@ def free_energy(evidence: Evidence, tasks: list[Tasks], state: Parties, errors: 
     return float(0.5 * total)
 
 
-def first_guess(evidence: Evidence, model: Model) -> Parties:
+def first_guess(evidence: Evidence, model: Settings) -> PartyBeliefs:
     """Start from the same model without hidden directions, then take them from its residuals."""
     own, prior, values, vectors = standardised_residuals(evidence, shared=model.shared)
     scale = np.sqrt(own)
@@ -296,7 +299,7 @@ def first_guess(evidence: Evidence, model: Model) -> Parties:
     if model.shared:
         left = np.full_like(left, left.mean())
     spread = np.zeros((own.size, model.rank, model.rank))
-    return Parties(
+    return PartyBeliefs(
         mean,
         spread,
         np.maximum(model.floor, left),
@@ -347,15 +350,15 @@ def stands_out(beliefs: Beliefs) -> bool:
     return False
 
 
-def _pack(state: Parties) -> Vector:
+def _pack(state: PartyBeliefs) -> Vector:
     # In units of the parties' own noise, so that extrapolation does not depend on the updates'.
     mean = state.mean / np.sqrt(state.own)[:, None]
     scales = np.log([state.prior, state.task_scale, state.party_scale])
     return np.concatenate([mean.ravel(), np.log(state.own), scales])
 
 
-def _unpack(packed: Vector, like: Parties) -> Parties:
+def _unpack(packed: Vector, like: PartyBeliefs) -> PartyBeliefs:
     mean = packed[: like.mean.size].reshape(like.mean.shape)
     # Bounded, so that a wild extrapolation is merely bad and not an overflow.
     own, scales = np.split(np.exp(np.clip(packed[like.mean.size :], -600, 600)), [like.own.size])
-    return Parties(mean * np.sqrt(own)[:, None], like.spread, own, *map(float, scales))
+    return PartyBeliefs(mean * np.sqrt(own)[:, None], like.spread, own, *map(float, scales))

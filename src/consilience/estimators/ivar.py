@@ -31,11 +31,12 @@ from typing import Literal
 
 import numpy as np
 
+from consilience.arrays import Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Known, Latent, uniform
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import least_squares
 from consilience.estimators.degenerate import infer_from_meetings
-from consilience.evidence import Evidence, Vector, residuals
+from consilience.evidence import Evidence, residuals
 
 Estimate = Literal["gls", "posterior-mean"]
 
@@ -127,13 +128,11 @@ class IVAR:
                 prior = max(floor, about_centre / coordinates)  # eq. (ind-vb-truth-param)
             # eq. (ind-vb-error-param)
             previous, variance = variance, np.maximum(floor, mean_errors(evidence, errors))
+            counts = np.array([block.count for block in evidence.blocks])
             objective.append(
                 log_likelihood(evidence, errors, variance)
                 - 0.5 * (coordinates * (LOG_2PI + np.log(prior)) + about_centre / prior)
-                + sum(
-                    0.5 * block.count * (LOG_2PI + 1 + np.log(v))
-                    for block, v in zip(evidence.blocks, truth_variances, strict=True)
-                )
+                + 0.5 * float(counts @ (LOG_2PI + 1 + np.log(truth_variances)))
             )
             change = np.abs(np.log(variance / previous)).max()
             if change <= self.tolerance:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consilience.evidence import Block, Matrix, Vector
+from consilience.arrays import Matrix, Vector
+from consilience.evidence import Block
 
 
 @dataclass(frozen=True, eq=False)

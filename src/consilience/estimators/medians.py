@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consilience.arrays import Vector
 from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.estimators.average import about_consensus, shares
-from consilience.evidence import Block, Evidence, Vector
+from consilience.evidence import Block, Evidence
 
 
 @dataclass(frozen=True)

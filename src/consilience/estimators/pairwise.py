@@ -26,52 +26,150 @@ docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
+from numbers import Real
 from statistics import median_low
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.errors import ConsilienceError
 from consilience.estimators.degenerate import infer_from_meetings
-from consilience.estimators.reasons import explain, groups_of
-from consilience.evidence import Block, Evidence, Matrix, Vector, pooled_distances, residuals
-from consilience.votes import at_most_a_third
+from consilience.estimators.levels import (
+    Descent,
+    Pairs,
+    Starts,
+    covariance_of,
+    fit_levels,
+    slack_of,
+)
+from consilience.estimators.reasons import REMARKABLE, TOGETHER, explain, groups_of
+from consilience.evidence import Block, Evidence, pooled_distances, residuals
+from consilience.updates.votes import at_most_a_third
 
-Pairs = npt.NDArray[np.bool_]
+# Guards against rounding and endless loops: no choice of method.
+_TINY = 1e-300  # in place of a zero to divide by
+_SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
+_MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
+_TURNS = 3  # who is typical depends on who counts, and a little the other way round
 
-# The more a party's errors exceed the others', the less it has to say about what is typical: levels
-# count s^-1/5 in their median. Ten quiet parties so outvote twenty that are 32 times as noisy, and
-# seven that whisper do not outvote ten honest ones unless they are six times as quiet.
-_HEED = 0.2
-_MOST_HEED = 4.0  # times that of the median party, lest two copies near the mean decide
-_LOUDEST = 2.0  # typical lengths: how far a party is heard in full, slack permitting
-_MOST_SLACK = 3.0
-_MOST_CLAIMED = 2.0  # votes, for however many samples
-# A misfit this small, relative to the distance, is none.
-_EXACT = 1e-2
-_NEARLY_ALL = 1.25  # times the sum's lowest value: at most one pair in 36 does not fit at all
-_SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
-_PULL = 1e-6  # towards half the typical distance, for parties the pairs leave undetermined
-_RARELY, _MANY = 2.0, 50  # standard deviations, among so many parties
-_LEAST_NEAR = 0.2  # cubed, of the expected distance: nearer is no chance, however little was seen
-_UPPER_QUARTILE = 1.15  # of |N(0, 1)|
+# What a field may be, from and to.
+_MUCH = 1e6
+_ALLOWED = {
+    "most_slack": (1, 10),
+    "fitting": (0.01, 0.99),
+    "vote_power": (0, 10),
+    "quietest_pair": (0, 2),
+    "deviations": (0, 10),
+    "many": (1, _MUCH),
+    "nearest": (0.01, 1),
+    "heed": (0, 1),
+    "most_heed": (1, _MUCH),
+    "loudest": (1, _MUCH),
+    "longest": (1, _MUCH),
+    "most_claimed": (1, _MUCH),
+    "exact": (1e-4, 1),
+    "nearly_all": (1, _MUCH),
+    "hardening": (0, 0.99),
+    "tolerance": (0, 1),
+    "together": (0.01, 1),
+    "remarkable": (1, _MUCH),
+    "max_iterations": (1, _MUCH),
+}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pairwise:
-    """Independent voices, heard once each. ``slack`` is ρ; None finds it from the evidence."""
+    """Independent voices, heard once each. docs/pairwise.md has the formulas beside the fields.
+
+    How far levels are believed:
+
+    - ``slack``: ρ; None finds it from the evidence.
+    - ``most_slack``: ρ at most. At 3 κ counts to the sixth power: with the third, honest parties
+      with similar data lose their votes.
+    - ``fitting``: the share of pairs that must fit for no slack. Not half: adversaries can make
+      their own pairs fit. Not all: theirs need not fit either.
+
+    Votes:
+
+    - ``vote_power``: a party with g − 1 copies has g to minus this of a vote. At 1 a clique would
+      have a whole vote, which stops training where data differ; at 2 it has 1/g.
+    - ``quietest_pair``: with much slack, no pair is expected nearer than so many typical levels.
+      A typical pair has two; honest ones a little nearer are not yet correlated.
+    - ``deviations``, ``many``: what strangers share by chance, in standard deviations, where
+      parties are this many or more. With few, little adds up, and two would hide quiet adversaries.
+    - ``nearest``: the cube root of the nearest that chance brings two parties, however little was
+      seen. Two at less than 0.2³ = 0.008 of the expected distance are no strangers.
+    - ``most_claimed``: votes, for however many samples. Nobody can check the claim.
+
+    Trust:
+
+    - ``heed``: in the median that says what is typical, a level s counts s to minus this. At 1/5
+      ten quiet parties outvote twenty 32 times as noisy, and seven adversaries do not outvote ten
+      honest parties unless six times as quiet.
+    - ``most_heed``: times that of the median party, lest two copies near the mean decide.
+    - ``loudest``: typical lengths up to which a party is heard in full, slack permitting. With 1.5
+      accuracy is lost where data differ and nobody attacks.
+    - ``longest``: typical lengths that a residual counts for at most in its round: nobody's pull is
+      more than three honest votes'.
+
+    The fit of the levels (see `levels`):
+
+    - ``starts``: the quantile of a party's distances to start from, and the misfit that counts as
+      none at first. With one start, or without the gradual third, an adaptive attack wins.
+    - ``exact``: the misfit that counts as none. A hundredth is chance in 20,000 coordinates.
+    - ``nearly_all``: times the objective's lowest value; below, no other start is tried. At 1.25
+      at most one pair in 36 does not fit at all.
+    - ``hardening``: what is left of a gradual start's misfit after an iteration. Slowly, lest it
+      end in the nearest minimum; at 0.7 it takes 13.
+    - ``tolerance``, ``max_iterations``: the relative change of levels that ends a fit, less than
+      chance makes of them, and how long it may take.
+
+    Reasons:
+
+    - ``together``: from this share of a voice on, two parties are said to move together: half.
+    - ``remarkable``: times typical; less noise is not worth a sentence. Three, as for lengths.
+    """
 
     slack: float | None = None
     max_iterations: int = 100
+    _: KW_ONLY
+    most_slack: float = 3.0
+    fitting: float = 0.75
+    vote_power: float = 2.0
+    quietest_pair: float = 1.5
+    deviations: float = 2.0
+    many: float = 50
+    nearest: float = 0.2
+    most_claimed: float = 2.0
+    heed: float = 0.2
+    most_heed: float = 4.0
+    loudest: float = 2.0
+    longest: float = 3.0
+    starts: Starts = ((0.5, 0.0), (0.25, 0.0), (0.5, 1.0))
+    exact: float = 1e-2
+    nearly_all: float = 1.25
+    hardening: float = 0.7
+    tolerance: float = 1e-5
+    together: float = TOGETHER
+    remarkable: float = REMARKABLE
 
     remembers = follows = True
 
     def __post_init__(self) -> None:
-        if self.slack is not None and not 1 <= self.slack <= _MOST_SLACK:
-            raise ConsilienceError(f"slack lies between 1 and {_MOST_SLACK:g}, found {self.slack}")
+        for name, (least, most) in _ALLOWED.items():
+            _check(name, getattr(self, name), least, most)
+        if self.slack is not None:
+            _check("slack", self.slack, 1, self.most_slack)
+        _check_starts(self.starts)
+
+    def __repr__(self) -> str:
+        """Name only what was set: a record of every round holds this."""
+        told = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
+        changed = (f"{name}={value!r}" for name, value, default in told if value != default)
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
         """Return levels, correlations and weights, with a reason for each party that stands out."""
@@ -85,40 +183,56 @@ class Pairwise:
             at = np.ix_(there, there)
             lasting = self._read(Evidence((given.lasting,)), seen.slack)
             shared[at] = np.maximum(shared[at], lasting.shared)
-        trusted = trust(levels / seen.typical, seen.slack)
-        trusted *= claims(evidence.parties, given.sample_counts)
+        trusted = trust(levels / seen.typical, seen.slack, self.loudest)
+        trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
         weights, lengths = [], np.ones(len(levels))
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
-            w = votes(shared[np.ix_(members, members)]) * trusted[members]
+            w = votes(shared[np.ix_(members, members)], self.vote_power) * trusted[members]
             now = given.now
             if now is not None and set(now.parties) == set(block.parties):
-                w, lengths[members] = bounded(w, now.ordered(block.parties))
+                w, lengths[members] = bounded(w, now.ordered(block.parties), self.longest)
             w = at_most_half(w)
             weights.append(w / w.sum())
-        groups = groups_of(evidence.parties, shared)
+        groups = groups_of(evidence.parties, shared, self.together)
+        noise = np.sqrt(levels / seen.typical)
         return Beliefs(
             evidence,
             tuple(weights),
             np.sqrt(levels),
-            covariance_of(*pooled_distances(evidence), levels),
+            covariance_of(seen.distances, seen.counts, levels),
             iterations=seen.iterations,
             converged=seen.iterations < self.max_iterations,
             groups=groups,
-            reasons=explain(evidence.parties, groups, np.sqrt(levels / seen.typical), lengths),
+            reasons=explain(
+                evidence.parties, groups, noise, lengths, self.remarkable, self.longest
+            ),
         )
 
     def _read(self, evidence: Evidence, slack: float | None) -> _Reading:
         distances, counts = pooled_distances(evidence)
+        descent = Descent(self.exact, self.hardening, self.tolerance, self.max_iterations)
         levels, iterations = fit_levels(
-            distances, counts > 0, evidence.smallest, self.max_iterations
+            distances, counts > 0, evidence.smallest, self.starts, self.nearly_all, descent
         )
-        slack = slack or slack_of(distances, levels, counts)
-        return _Reading(levels, iterations, slack, *common_level(distances, counts, levels, slack))
+        slack = slack or slack_of(distances, levels, counts, self.fitting, self.most_slack)
+        typical, shared = common_level(
+            distances,
+            counts > 0,
+            levels,
+            slack,
+            heed=np.minimum((levels / np.median(levels)) ** -self.heed, self.most_heed),
+            nearest=1 - chance(counts, self.deviations, self.many, self.nearest),
+            quietest_pair=self.quietest_pair,
+            vote_power=self.vote_power,
+        )
+        return _Reading(distances, counts, levels, iterations, slack, typical, shared)
 
 
 class _Reading(NamedTuple):
     """What distances tell."""
 
+    distances: Matrix  # D, (J, J)
+    counts: Matrix  # (J, J): the coordinates behind each
     levels: Vector  # s
     iterations: int
     slack: float  # ρ
@@ -126,168 +240,100 @@ class _Reading(NamedTuple):
     shared: Matrix  # (J, J): how much of a voice each two share
 
 
-def fit_levels(
-    distances: Matrix, met: Pairs, smallest: float, max_iterations: int = 100
-) -> tuple[Vector, int]:
-    """Return levels with s_j + s_l = D_jl for as many pairs as possible, and the iterations taken.
-
-    Minimises Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met, by reweighted least squares: a
-    root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to
-    the *predicted* distance, so that a pair closer than expected costs at most one.
-
-    The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
-    distance is a good start where most of its peers are quiet, half its lower quartile where most
-    are far, and a gradual one where a group is as far from itself as from the others; the lowest
-    end is taken. Where nearly all pairs fit, there is only one.
-    """
-    least = max(_SAME * float(np.median(_of_peers(distances, met, 0.5))), 1e-2 * smallest)
-    lowest, found = np.sqrt(_EXACT) * np.count_nonzero(met), []
-    for share, exact in ((0.5, _EXACT), (0.25, _EXACT), (0.5, 1.0)):
-        start = np.maximum(0.5 * _of_peers(distances, met, share), least)
-        found.append(_descend(distances, met, start, least, exact, max_iterations))
-        if found[-1][1] <= _NEARLY_ALL * lowest:
-            break
-    levels, _, iterations = min(found, key=lambda end: end[1])
-    return levels, iterations
-
-
-def _descend(
-    distances: Matrix, met: Pairs, start: Vector, least: float, exact: float, max_iterations: int
-) -> tuple[Vector, float, int]:
-    """Return the levels, the objective and the iterations of a fit from this start.
-
-    A misfit below ``exact`` counts as none, a bar that sinks to what really is none.
-    """
-    from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
-
-    levels, iterations, place = start, 0, np.diag_indices(len(start))
-    while iterations < max_iterations:
-        iterations += 1
-        share, ratio = _predict(distances, levels)
-        misfit = np.maximum(np.abs(1 - ratio), exact)
-        W = met / (misfit * np.sqrt(misfit))
-        # In units of the present levels, as these may be thirty orders of magnitude apart. The
-        # other party's share is one less this one's.
-        W *= share
-        A = W - W * share
-        A[place] = diagonal = (1 + _PULL) * np.einsum("jl,jl->j", W, share)
-        right = np.einsum("jl,jl->j", W, ratio) + _PULL * diagonal * start / levels
-        before, levels = levels, np.maximum(levels * dposv(A, right)[1], least)
-        if exact == _EXACT and np.max(np.abs(levels - before) / (levels + before)) < 1e-5:
-            break
-        exact = max(_EXACT, 0.7 * exact)
-    misfit = np.maximum(np.abs(1 - _predict(distances, levels)[1]), _EXACT)
-    return levels, float(np.sqrt(misfit[met]).sum()), iterations
-
-
-def _predict(distances: Matrix, levels: Vector) -> tuple[Matrix, Matrix]:
-    """Return s_j/(s_j + s_l), and D_jl/(s_j + s_l)."""
-    predicted = levels[:, None] + levels
-    return levels[:, None] / predicted, distances / predicted
-
-
-def _of_peers(values: Matrix, met: Pairs, share: float) -> Vector:
-    """Return a (lower) quantile of each row over the peers that were met."""
-    place = (share * (met.sum(axis=1) - 1)).astype(np.intp)
-    ordered = np.partition(np.where(met, values, np.inf), np.unique(place), axis=1)
-    quantile: Vector = ordered[np.arange(len(values)), place]
-    return quantile
-
-
-def slack_of(distances: Matrix, levels: Vector, counts: Matrix) -> float:
-    """Return ρ: the root of how many times worse than by chance three quarters of the pairs fit.
-
-    Of independent noise in n coordinates, D_jl/(s_j + s_l) has the standard deviation √(2/n). The
-    upper quartile rather than the median: adversaries can make their own pairs fit to make the
-    honest look as if they did, and erring on the side of slack costs efficiency alone.
-    """
-    a, b = np.nonzero(np.triu(counts, 1))
-    misfit = np.abs(1 - distances[a, b] / (levels[a] + levels[b])) * np.sqrt(counts[a, b] / 2)
-    if misfit.size == 0:
-        return 1.0
-    worse = float(np.quantile(misfit, 0.75)) / _UPPER_QUARTILE
-    return float(np.clip(np.sqrt(worse), 1.0, _MOST_SLACK))
-
-
 def common_level(
-    distances: Matrix, counts: Matrix, levels: Vector, slack: float
+    distances: Matrix,
+    met: Pairs,
+    levels: Vector,
+    slack: float,
+    *,
+    heed: Vector,
+    nearest: Matrix,
+    quietest_pair: float,
+    vote_power: float,
 ) -> tuple[float, Matrix]:
     """Return the typical level t, and how much of a voice each two parties share: κ^m, (J, J).
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
+    ``heed`` is how much each level counts in t, ``nearest`` where correlation begins, as a share of
+    the expected distance: see `chance`.
     """
-    met, nearest = counts > 0, 1 - chance(counts)
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
-    heed = np.minimum((levels / np.median(levels)) ** -_HEED, _MOST_HEED)
-    typical, shared = _middle(levels, heed), np.zeros_like(distances)
-    for _ in range(3):  # who is typical depends on who counts, and a little the other way round
-        expected = np.maximum(levels[:, None] + levels, 1.5 * (1 - slack**-2) * typical)
+    typical, shared, sums = (
+        _middle(levels, heed),
+        np.zeros_like(distances),
+        levels[:, None] + levels,
+    )
+    for _ in range(_TURNS):
+        expected = np.maximum(sums, quietest_pair * (1 - slack**-2) * typical)
         shared = np.where(met, np.clip(1 - distances / expected / nearest, 0, 1) ** doubt, 0.0)
-        typical = _middle(levels, votes(shared) * heed)
+        before, typical = typical, _middle(levels, votes(shared, vote_power) * heed)
+        if typical == before or slack == 1:  # another turn would change nothing
+            break
     return typical, shared
 
 
-def chance(counts: Matrix) -> Matrix:
+def chance(counts: Matrix, deviations: float, many: float, nearest: float) -> Matrix:
     """Return the correlation that two independent parties rarely seem to have, n coordinates seen.
 
     D_jl/(s_j + s_l) is then χ²/n; by Wilson and Hilferty its cube root is nearly normal, with mean
     1 − 2/9n and variance 2/9n. What seems to be shared by chance adds up over peers, so that it
     matters where these are many, and the bar is raised with their number.
     """
-    variance = 2 / (9 * np.maximum(counts, 1e-300))
-    rarely = _RARELY * min(1.0, len(counts) / _MANY) ** 3
-    nearest: Matrix = np.maximum(1 - variance - rarely * np.sqrt(variance), _LEAST_NEAR) ** 3
-    return 1 - nearest
+    variance = 2 / (9 * np.maximum(counts, _TINY))
+    rarely = deviations * min(1.0, len(counts) / many) ** 3
+    near: Matrix = np.maximum(1 - variance - rarely * np.sqrt(variance), nearest) ** 3
+    return 1 - near
 
 
-def votes(shared: Matrix) -> Vector:
-    """Return each party's vote: (1 + Σ_l κ_jl^m)⁻²."""
+def votes(shared: Matrix, power: float) -> Vector:
+    """Return each party's vote: (1 + Σ_l κ_jl^m) to minus this power."""
     size: Vector = 1 + shared.sum(axis=1)
-    return size**-2.0
+    return size**-power
 
 
-def trust(relative: Vector, slack: float) -> Vector:
+def trust(relative: Vector, slack: float, loudest: float) -> Vector:
     """Return how much of its vote a party keeps, given its level relative to the typical one."""
-    length = np.sqrt(np.maximum(relative, 1e-300))
-    full = min(_LOUDEST, slack)
+    length = np.sqrt(np.maximum(relative, _TINY))
+    full = min(loudest, slack)
     kept: Vector = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
     return kept
 
 
-def claims(parties: tuple[str, ...], sample_counts: Mapping[str, float] | None) -> Vector:
-    """Return how much more than its vote a party gets for the samples it says it has, ½ to 2.
-
-    A claim nobody can check; what more samples are worth shows in the noise level anyway.
+def claims(
+    parties: tuple[str, ...], sample_counts: Mapping[str, float] | None, most: float
+) -> Vector:
+    """Return how much more than its vote a party gets for the samples it says it has, 1/most to
+    most. A claim nobody can check; what more samples are worth shows in the noise level anyway.
     """
     if not sample_counts:
         return np.ones(len(parties))
     typical = median_low(sample_counts.values())
     said = np.array([sample_counts.get(party, typical) for party in parties])
     with np.errstate(over="ignore"):  # a claim may be as large as a number can be
-        return np.clip(said / typical, 1 / _MOST_CLAIMED, _MOST_CLAIMED)
+        return np.clip(said / typical, 1 / most, most)
 
 
-def bounded(weights: Vector, now: Block) -> tuple[Vector, Vector]:
+def bounded(weights: Vector, now: Block, longest: float) -> tuple[Vector, Vector]:
     """Bound what each party's pull comes to in this very round; return also the lengths.
 
-    Levels remember; a party may have been quiet until now. No residual counts for more than three
-    times the typical one. A heavy party is close to a consensus of its own making, so no party has
-    more than a third of the say in what is typical: nobody is the measure of all the others.
+    Levels remember; a party may have been quiet until now. No residual counts for more than
+    ``longest`` typical ones. A heavy party is close to a consensus of its own making, so no party
+    has more than a third of the say in what is typical: nobody is the measure of all the others.
     """
     distances = now.distances[:-1, :-1]
     # Of copies all but one are at no distance from their mean: no length to compare others with.
-    least = 0.5 * np.sqrt(now.smallest / 2) if now.smallest < np.inf else 1.0
+    least = _SHORTEST * np.sqrt(now.smallest / 2) if now.smallest < np.inf else 1.0
     # To begin with, about the middle of most parties: a far one that weighs much would be left
     # behind in small steps only.
     lengths = np.sqrt(now.typical_distances / (now.typical or 1.0))
-    kept = np.minimum(1.0, _MOST_SLACK / np.maximum(lengths, 1.0))
-    for _ in range(20):
+    kept = np.minimum(1.0, longest / np.maximum(lengths, 1.0))
+    for _ in range(_MOST_TURNS):
         w = at_most_half(weights * kept)
         lengths = np.sqrt(np.maximum(residuals(distances, w / w.sum()), 0.0))
         typical = _middle(np.maximum(lengths, least), at_most_a_third(w))
         lengths /= typical
-        before, kept = kept, np.minimum(1.0, _MOST_SLACK / np.maximum(lengths, 1.0))
-        if np.abs(kept - before).max() < 1e-6:
+        before, kept = kept, np.minimum(1.0, longest / np.maximum(lengths, 1.0))
+        if np.abs(kept - before).max() < _STEADY:
             break
     return weights * kept, lengths
 
@@ -301,29 +347,23 @@ def at_most_half(weights: Vector) -> Vector:
     return np.minimum(weights, others) if others > 0 else weights
 
 
-def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:
-    """Return Φ_jl = (s_j + s_l − D_jl)/2, drawn towards independence until it is a covariance.
-
-    As far as it takes, in steps of a twentieth: to find the nearest covariance would cost more than
-    all the rest.
-    """
-    products = np.where(counts > 0, 0.5 * (levels[:, None] + levels - distances), 0.0)
-    bound = np.outer(np.sqrt(levels), np.sqrt(levels))  # products of levels may overflow
-    products = np.clip(products, -bound, bound)
-    np.fill_diagonal(products, 0.0)
-    for kept in np.linspace(1, 0, 21):
-        covariance: Matrix = kept * products + np.diag(levels)
-        try:
-            np.linalg.cholesky(covariance + 1e-6 * np.diag(levels))
-        except np.linalg.LinAlgError:
-            continue
-        break
-    return covariance
-
-
 def _middle(values: Vector, weights: Vector) -> float:
     """Return the weighted median of positive values, interpolated between neighbours."""
     order = np.argsort(values, kind="stable")
     w = weights[order]
     place = np.cumsum(w) - 0.5 * w
     return float(np.exp(np.interp(0.5 * w.sum(), place, np.log(values[order]))))
+
+
+def _check(name: str, value: object, least: float, most: float) -> None:
+    if not isinstance(value, Real) or not least <= float(value) <= most:
+        raise ConsilienceError(f"{name} lies between {least:g} and {most:g}, found {value!r}")
+
+
+def _check_starts(starts: Any) -> None:
+    pairs = isinstance(starts, tuple) and all(isinstance(s, tuple) and len(s) == 2 for s in starts)
+    if not starts or not pairs:
+        raise ConsilienceError(f"starts are pairs ((quantile, misfit), …), found {starts!r}")
+    for quantile, misfit in starts:
+        _check("a start's quantile", quantile, 0, 1)
+        _check("a start's misfit", misfit, 0, 1)

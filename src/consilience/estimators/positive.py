@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from consilience.evidence import Vector
+from consilience.arrays import Vector
 
 Cube = npt.NDArray[np.float64]
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
-from consilience.evidence import Matrix, Vector
+from consilience.arrays import Matrix, Vector
 from consilience.text import shown
 
-_TOGETHER = 0.5  # of a voice shared: from here on two parties move together
-_REMARKABLE = 3.0  # times the typical
+TOGETHER = 0.5  # of a voice shared: from here on two parties move together
+REMARKABLE = 3.0  # times the typical
 _NAMED = 5  # members of a group, before the rest are counted
 
 
-def groups_of(parties: Sequence[str], shared: Matrix) -> tuple[tuple[str, ...], ...]:
+def groups_of(
+    parties: Sequence[str], shared: Matrix, together: float = TOGETHER
+) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
+    if not (linked := shared >= together).any():
+        return ()
     from scipy.sparse.csgraph import connected_components  # here, as it is slow to import
 
-    _, label = connected_components(shared >= _TOGETHER, directed=False)
-    members = [np.flatnonzero(label == group).tolist() for group in np.unique(label)]
-    found = [tuple(parties[j] for j in group) for group in members if len(group) > 1]
+    _, label = connected_components(linked, directed=False)
+    members = [np.flatnonzero(label == g).tolist() for g in np.flatnonzero(np.bincount(label) > 1)]
+    found = [tuple(parties[j] for j in group) for group in members]
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
 
 
@@ -29,17 +34,22 @@ def explain(
     groups: Sequence[Sequence[str]],
     noise: Vector,
     lengths: Vector,
+    remarkable: float = REMARKABLE,
+    longest: float = REMARKABLE,
 ) -> dict[str, str]:
-    """Return a reason for each party that stands out; ``noise`` and ``lengths``: times typical."""
+    """Return a reason for each party that stands out; ``noise`` and ``lengths``: times typical.
+
+    Noise is worth a word from ``remarkable`` on, a length beyond ``longest``, where it is cut.
+    """
     peers = {party: group for group in groups for party in group}
     reasons = {}
     for party, level, length in zip(parties, noise, lengths, strict=True):
         said = []
         if party in peers:
             said.append(f"moves with {_names(party, peers[party])}: one voice")
-        if level >= _REMARKABLE:
+        if level >= remarkable:
             said.append(f"noise {level:.3g}× the typical")
-        if length > _REMARKABLE:
+        if length > longest:
             said.append(f"{length:.3g}× the typical length: clipped")
         if said:
             reasons[party] = "; ".join(said)
@@ -47,6 +57,6 @@ def explain(
 
 
 def _names(party: str, group: Sequence[str]) -> str:
-    others = [other for other in group if other != party]
-    more = len(others) - _NAMED
-    return ", ".join(map(shown, others[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+    named = islice((other for other in group if other != party), _NAMED)
+    more = len(group) - group.count(party) - _NAMED
+    return ", ".join(map(shown, named)) + (f" and {more} more" if more > 0 else "")

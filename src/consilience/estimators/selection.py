@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consilience.arrays import Vector
 from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import about_consensus
-from consilience.evidence import Block, Evidence, Vector
+from consilience.evidence import Block, Evidence
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from statistics import NormalDist
 
 import numpy as np
 
+from consilience.arrays import Matrix, Positions, Vector
 from consilience.beliefs import Beliefs, Latent
 from consilience.errors import ConsilienceError
 from consilience.estimators.marginal import Marginal
-from consilience.evidence import Matrix, Positions, Vector
 
 
 def noise_intervals(beliefs: Beliefs, level: float = 0.95) -> Matrix:
