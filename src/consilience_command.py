@@ -15,7 +15,7 @@ def main() -> None:
     if heeded:
         # Nothing has begun, so nothing is left behind. An exception might get lost in an import.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from consilience.cli import main as run
+    from consilience.cli.commands import main as run
 
     try:
         if heeded:

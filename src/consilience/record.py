@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from consilience.arrays import Matrix
 from consilience.errors import RecordFileError
-from consilience.evidence import Matrix
-from consilience.record_line import fault, known
+from consilience.storage.record_line import fault, known
 from consilience.text import LONGEST, shown
 
 try:
@@ -44,7 +44,7 @@ _MARKED = re.compile(r"#[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class RecordedRound:
     """What a record holds of one round, in the words of `Consensus`."""
 
     round: int
@@ -103,7 +103,7 @@ class Record:
         return number
 
     @staticmethod
-    def read(path: str | os.PathLike[str]) -> tuple[Round, ...]:
+    def read(path: str | os.PathLike[str]) -> tuple[RecordedRound, ...]:
         """Return the rounds in order; of one written twice (a run taken up again), the last."""
         found, _ = lines(path)
         rounds = {line["round"]: line for line in found}
@@ -202,11 +202,11 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float | None]:
     return {shown(name): _number(value) for name, value in values.items()}
 
 
-def _round(line: dict[str, Any]) -> Round:
+def _round(line: dict[str, Any]) -> RecordedRound:
     parties = tuple(line.get("parties", ()))
     group = line.get("group") or [None] * len(parties)
     numbers = sorted({k for k in group if k is not None})
-    return Round(
+    return RecordedRound(
         round=line["round"],
         time=line["time"],
         method=line.get("method"),

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.arrays import Positions, Vector
 from consilience.crowd.model import Fit, fit
 from consilience.crowd.ratings import Ratings, medians, total
 from consilience.crowd.tables import check_names, read, write
 from consilience.crowd.together import Pairs, groups, starting_levels
 from consilience.errors import ConsilienceError
 from consilience.estimators.reasons import explain
-from consilience.evidence import Positions, Vector
 from consilience.text import shown
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from consilience.arrays import Positions, Vector
 from consilience.crowd.ratings import Ratings, total
-from consilience.evidence import Positions, Vector
 
 _LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
 _CERTAIN = 100.0  # the most the noise prior may count, in ratings/2

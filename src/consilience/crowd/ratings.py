@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from consilience.arrays import Positions, Vector
 from consilience.errors import TableError
-from consilience.evidence import Positions, Vector
 from consilience.text import shown
 
 Ids = tuple[Hashable, ...]

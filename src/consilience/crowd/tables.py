@@ -15,10 +15,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from consilience.arrays import Vector
 from consilience.errors import TableError
-from consilience.evidence import Vector
+from consilience.storage.whole import whole
 from consilience.text import shown
-from consilience.whole import whole
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from consilience.arrays import Positions, Vector
 from consilience.crowd.ratings import Ratings, medians, total
-from consilience.evidence import Positions, Vector
 
 _COPY = 0.1  # ρ
 _NONE = 1e-9  # of the ratings' typical squared deviation: smaller differences are none

@@ -25,7 +25,7 @@ from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.text import shown
 
-Model = dict[str, NDArray[Any]]
+Tensors = dict[str, NDArray[Any]]
 
 _FORMAT = "consilience-checkpoint"
 _VERSION = 2
@@ -44,7 +44,7 @@ class Checkpoint:
     """The state of a federation after a round."""
 
     round: int
-    model: Model
+    model: Tensors
     memory: Memory
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is

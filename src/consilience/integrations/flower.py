@@ -17,11 +17,11 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from consilience.catalogue import DEFAULT, Method
 from consilience.consensus import Consensus
 from consilience.errors import UpdateError
+from consilience.estimators.catalogue import DEFAULT, Method
 from consilience.integrations.metrics import typical_metrics
-from consilience.integrations.rounds import Round, Rounds
+from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
 from consilience.text import shown
 
@@ -255,7 +255,7 @@ class ConsilienceStrategy(FedAvg):
             return MetricRecord()
 
 
-def beliefs(ended: Round) -> MetricRecord:
+def beliefs(ended: ClosedRound) -> MetricRecord:
     """Return what a round taught of each party, as numbers: metrics hold no words."""
     consensus = ended.consensus
     found = MetricRecord(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from consilience.errors import UpdateError
 from consilience.integrations import metrics as claims
-from consilience.npy import parsed
+from consilience.storage.npy import parsed
 from consilience.text import shown
 
 Tensors = dict[str, NDArray[Any]]

@@ -13,8 +13,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from consilience.catalogue import DEFAULT
 from consilience.errors import UpdateError
+from consilience.estimators.catalogue import DEFAULT
 from consilience.integrations.metrics import sample_count, typical_metrics
 from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.alone import tried_alone
-from consilience.catalogue import DEFAULT, Method, resolve
-from consilience.consensus import Consensus, aggregate
+from consilience.consensus import Consensus
+from consilience.engines.aggregate import aggregate
+from consilience.engines.alone import tried_alone
 from consilience.errors import ConsilienceError
-from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Model, fits, latest
+from consilience.estimators.catalogue import DEFAULT, Method, resolve
+from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Tensors, fits, latest
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.text import shown, told
@@ -33,10 +34,10 @@ _NOTE = 1000  # of what is said of a round
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class ClosedRound:
     """What came of one round."""
 
-    model: Model | None  # None only where no model was given and none could be made
+    model: Tensors | None  # None only where no model was given and none could be made
     consensus: Consensus | None  # without its value; None if the model stays as it was
     rejected: dict[str, str]  # party -> reason
     note: str | None  # why the model stays, if it does
@@ -78,7 +79,7 @@ class Rounds:
     # Of each party ever rejected: how often, when last, and why then.
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
-    last: Round | None = None
+    last: ClosedRound | None = None
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
@@ -103,10 +104,10 @@ class Rounds:
         self,
         round: int,
         updates: Mapping[str, Any],
-        model: Model | None = None,
+        model: Tensors | None = None,
         sample_counts: Mapping[str, Any] | None = None,
         rejected: Mapping[str, str] | None = None,
-    ) -> Round:
+    ) -> ClosedRound:
         """End a round: make the next model of its updates, and of the parties what they deserve.
 
         ``model`` is what the parties were sent; ``rejected`` names those whose update could not
@@ -123,7 +124,7 @@ class Rounds:
             model = self._moved(model, consensus.value)
             consensus = replace(consensus, value=None)
         self._tell(round, consensus, refused, note)
-        self.last = Round(model, consensus, refused, note)
+        self.last = ClosedRound(model, consensus, refused, note)
         self._keep(round, self.last)
         return self.last
 
@@ -135,7 +136,7 @@ class Rounds:
     def _consensus(
         self,
         updates: Mapping[str, Any],
-        model: Model | None,
+        model: Tensors | None,
         counts: Mapping[str, Any] | None,
         memory: Memory,
     ) -> tuple[Consensus | None, str | None, dict[str, str]]:
@@ -160,7 +161,7 @@ class Rounds:
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
             return None, why, {}
 
-    def _moved(self, model: Model | None, value: dict[str, NDArray[Any]]) -> Model:
+    def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
         """Return the next model, in the dtypes of the present one; its tensors are new."""
         if model is None:
             return value
@@ -192,7 +193,7 @@ class Rounds:
         if note:
             self.log.warning("round %d: the model stays as it is: %s", round, note)
 
-    def _keep(self, round: int, ended: Round) -> None:
+    def _keep(self, round: int, ended: ClosedRound) -> None:
         # The record first: a round written twice is read once, one never written is lost.
         self._append(round, ended)
         if self.checkpoint is not None and ended.model is not None:
@@ -203,7 +204,7 @@ class Rounds:
             except Exception as error:  # rather a run that cannot be resumed than none
                 self.log.error("no checkpoint of round %d in %s: %s", round, self.checkpoint, error)
 
-    def _append(self, round: int, ended: Round, accuracy: float | None = None) -> None:
+    def _append(self, round: int, ended: ClosedRound, accuracy: float | None = None) -> None:
         if self.record is None:
             return
         try:

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from consilience import aggregate
-from consilience.catalogue import Method
 from consilience.errors import ConsilienceError
+from consilience.estimators.catalogue import Method
 from consilience.estimators.selection import Krum
 from consilience.lab.attacks import MALFORMED, NEEDS_TRAINING, SUITE, Attack, Knowledge, make
 from consilience.lab.figures import save
-from consilience.lab.runner import Cell, Record, Tick, complete
+from consilience.lab.runner import Cell, Row, Tick, complete
 from consilience.lab.tables import markdown, where
 
 Array = NDArray[Any]
@@ -100,8 +100,8 @@ def cells(plan: Plan) -> list[Cell]:
     return found
 
 
-def _run(plan: Plan, method: str, seed: int, tick: Tick) -> list[Record]:
-    records: list[Record] = []
+def _run(plan: Plan, method: str, seed: int, tick: Tick) -> list[Row]:
+    records: list[Row] = []
     truth, honest = _parties(seed, plan.size)
     for done, count in enumerate(plan.adversaries):
         rule = _rule(method, count)
@@ -169,7 +169,7 @@ def _ratio(
     return float(np.linalg.norm(value - truth) / np.linalg.norm(best - truth))
 
 
-def summarise(records: Sequence[Record]) -> dict[str, Any]:
+def summarise(records: Sequence[Row]) -> dict[str, Any]:
     """Means over seeds: the worst attack by method and f, pairwise by attack, and the scenes."""
     worst: dict[str, Any] = {}
     attacked = where(records, scene="attacked")
@@ -194,7 +194,7 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     return {"worst": worst, "pairwise": by_attack, **scenes}
 
 
-def _means(records: Sequence[Record], key: str) -> dict[str, float]:
+def _means(records: Sequence[Row], key: str) -> dict[str, float]:
     """The mean ratio for each value of the key where the method did not decline."""
     kept = [record for record in records if record["ratio"] is not None]
     values = dict.fromkeys(record[key] for record in kept)

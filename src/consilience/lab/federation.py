@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience import Consensus, Memory, UpdateError, aggregate
-from consilience.catalogue import Method
+from consilience.estimators.catalogue import Method
 from consilience.lab.attacks import Attack, Knowledge, Poison, make
 from consilience.lab.models import Tensor, torch
-from consilience.lab.runner import Record, Tick
-from consilience.lab.training import Parties
-from consilience.record import Record as RunRecord
+from consilience.lab.runner import Row, Tick
+from consilience.lab.training import Trainers
+from consilience.record import Record
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class _Scene(NamedTuple):
     bad: Sequence[str]
 
 
-class Round(NamedTuple):
+class Watched(NamedTuple):
     """What came of one round's updates."""
 
     value: Array  # (K,)
@@ -64,7 +64,7 @@ class Round(NamedTuple):
 class Federation:
     """Who takes part, and what the server does with a consensus."""
 
-    parties: Parties
+    parties: Trainers
     honest: Sequence[str]
     method: str | Method | Rule
     optimizer: Optimizer
@@ -73,18 +73,18 @@ class Federation:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     per_round: int | None = None  # how many take part in a round, drawn at random; None: all
     memory: Memory = field(default_factory=Memory)
-    watch: Callable[[Round], None] = lambda round: None  # told of every round
-    record: RunRecord | None = None  # where every round is written down
+    watch: Callable[[Watched], None] = lambda round: None  # told of every round
+    record: Record | None = None  # where every round is written down
     _plot: Attack | None = field(default=None, init=False)  # made once: an attack may remember
     _scene: _Scene | None = field(default=None, init=False)
 
     def run(
         self,
         rounds: int,
-        evaluate: Callable[[Tensor], Record],
+        evaluate: Callable[[Tensor], Row],
         tick: Tick,
         every: int = 1,
-    ) -> list[Record]:
+    ) -> list[Row]:
         """Train, and return what `evaluate` says of the parameters every so many rounds."""
         parameters = self.parties.model.initial(self.parties.seed)
         records = [{"round": 0, **evaluate(parameters)}]
@@ -121,7 +121,7 @@ class Federation:
         value, consensus = self._answer(updates, parameters.numel(), self.method, self.memory)
         if honest:
             seconds = perf_counter() - started
-            self.watch(Round(value, known.mean(0), consensus, seconds))
+            self.watch(Watched(value, known.mean(0), consensus, seconds))
         return self.optimizer(parameters, torch.from_numpy(value)), consensus
 
     def _honest(self, parameters: Tensor, round: int, parties: Sequence[str]) -> Array:

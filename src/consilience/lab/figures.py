@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from consilience.lab.experiments import METHODS
-from consilience.lab.runner import Record
+from consilience.lab.runner import Row
 
 Array = NDArray[Any]
 
@@ -27,7 +27,7 @@ STYLE: dict[str, dict[str, Any]] = {
 
 
 def curves(
-    records: Sequence[Record],
+    records: Sequence[Row],
     panel: str,
     titles: Mapping[Any, str],
     value: str,
@@ -45,7 +45,7 @@ def curves(
     return figure
 
 
-def lines(records: Sequence[Record], x: str, value: str, x_words: str, words: str) -> Figure:
+def lines(records: Sequence[Row], x: str, value: str, x_words: str, words: str) -> Figure:
     """Return a single panel: the value by x, a line per method."""
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axis = figure.subplots()
@@ -96,7 +96,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
         rcParams["svg.hashsalt"] = with_salt
 
 
-def _draw(axis: Axes, records: Sequence[Record], x: str, value: str) -> None:
+def _draw(axis: Axes, records: Sequence[Row], x: str, value: str) -> None:
     for label, style in STYLE.items():
         mine = [record for record in records if record["method"] == label]
         places = sorted({record[x] for record in mine})

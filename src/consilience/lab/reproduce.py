@@ -11,7 +11,7 @@ from rich.console import Console
 
 from consilience.lab.experiments import METHODS, Scale, linear, mnist_sgd, one_round, text_sgd
 from consilience.lab.figures import save
-from consilience.lab.runner import Cell, Record, complete, load
+from consilience.lab.runner import Cell, Row, complete, load
 from consilience.lab.tables import PAPER, last, markdown, spread, where
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -64,11 +64,11 @@ def reproduce(what: str, scale: Scale, seeds: int, out: Path, console: Console) 
     return page
 
 
-def _finished(cells: Sequence[Cell], out: Path) -> list[Record]:
+def _finished(cells: Sequence[Cell], out: Path) -> list[Row]:
     return [record for cell in cells for record in load(cell, out) or []]
 
 
-def summary(records: dict[str, list[Record]]) -> list[Record]:
+def summary(records: dict[str, list[Row]]) -> list[Row]:
     """Return the final values of every setting, all seeds: the numbers behind page and figures."""
     found = []
     for name, mine in records.items():
@@ -83,7 +83,7 @@ def summary(records: dict[str, list[Record]]) -> list[Record]:
     return found
 
 
-def write_page(records: dict[str, list[Record]], scale: Scale, seeds: int) -> str:
+def write_page(records: dict[str, list[Row]], scale: Scale, seeds: int) -> str:
     """Return the Markdown page: Table 1 beside the paper's, and each figure with its end values."""
     parts = [
         "# Reproduction of the paper's experiments\n",
@@ -109,7 +109,7 @@ def write_page(records: dict[str, list[Record]], scale: Scale, seeds: int) -> st
     return "\n".join(parts)
 
 
-def _table1(records: dict[str, list[Record]]) -> str:
+def _table1(records: dict[str, list[Row]]) -> str:
     rows = []
     for label in METHODS:
         ours = (
@@ -127,7 +127,7 @@ def _table1(records: dict[str, list[Record]]) -> str:
     return markdown(header, rows)
 
 
-def _ends(records: Sequence[Record], column: str, value: str) -> list[str]:
+def _ends(records: Sequence[Row], column: str, value: str) -> list[str]:
     tables = []
     for attack in sorted({record.get("attack", "") for record in records}):
         mine = _final([record for record in records if record.get("attack", "") == attack])
@@ -144,5 +144,5 @@ def _ends(records: Sequence[Record], column: str, value: str) -> list[str]:
     return tables
 
 
-def _final(records: Sequence[Record]) -> list[Record]:
+def _final(records: Sequence[Row]) -> list[Row]:
     return [record for record in records if "iteration" not in record]

@@ -23,7 +23,7 @@ from rich.progress import track
 
 from consilience.lab.experiments.robustness import HONEST, NONE, ORACLE, Plan, cells
 from consilience.lab.figures import heat_maps, save
-from consilience.lab.runner import VERSION, Cell, Record, complete, load, store
+from consilience.lab.runner import VERSION, Cell, Row, complete, load, store
 from consilience.lab.tables import markdown, where
 
 # One cell of a table: all seeds of a method, an attack, ...
@@ -63,7 +63,7 @@ def complete_in_parallel(cells: Sequence[Cell], out: Path, console: Console, wor
             pass
 
 
-def _ends(plan: Plan, out: Path) -> list[Record]:
+def _ends(plan: Plan, out: Path) -> list[Row]:
     """Return the last record of every finished cell of this protocol and number of rounds."""
     found = []
     for file in sorted((out / "cells" / plan.experiment).glob("*.json")):
@@ -73,13 +73,13 @@ def _ends(plan: Plan, out: Path) -> list[Record]:
     return found
 
 
-def summary(ends: Sequence[Record]) -> list[Record]:
+def summary(ends: Sequence[Row]) -> list[Row]:
     """Return a row per method, attack, heterogeneity, f and momentum, each a mean over seeds.
 
     `final` and `best` are accuracies; `below` is the final accuracy less the oracle's with the
     same seeds, in points.
     """
-    groups: dict[tuple[Any, ...], list[Record]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for record in ends:
         groups.setdefault(tuple(record[key] for key in _KEYS), []).append(record)
     rows = []
@@ -101,7 +101,7 @@ def summary(ends: Sequence[Record]) -> list[Record]:
     return rows
 
 
-def _below_oracle(mine: Sequence[Record], ends: Sequence[Record]) -> float | None:
+def _below_oracle(mine: Sequence[Row], ends: Sequence[Row]) -> float | None:
     keys = ("heterogeneity", "momentum", "seed")
     gaps = [
         100 * (record["final"] - oracle["final"])
@@ -111,7 +111,7 @@ def _below_oracle(mine: Sequence[Record], ends: Sequence[Record]) -> float | Non
     return round(float(np.mean(gaps)), 2) if len(gaps) == len(mine) else None
 
 
-def _caught(mine: Sequence[Record]) -> float | None:
+def _caught(mine: Sequence[Row]) -> float | None:
     """Return the share of adversaries among as many least trusted parties."""
     if any(r["attack"] == NONE or r["least_trusted"] is None for r in mine):
         return None
@@ -120,11 +120,11 @@ def _caught(mine: Sequence[Record]) -> float | None:
     return round(len(found) / len(named), 3)
 
 
-def _mean(records: Iterable[Record], key: str) -> float:
+def _mean(records: Iterable[Row], key: str) -> float:
     return float(np.mean([record[key] for record in records]))
 
 
-def figures(rows: Sequence[Record]) -> dict[str, Figure]:
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     """Return a figure per number of adversaries and momentum: a heat map per method."""
     found = {}
     for count, momentum in _settings(rows):
@@ -141,7 +141,7 @@ def figures(rows: Sequence[Record]) -> dict[str, Figure]:
     return found
 
 
-def _grid(rows: Sequence[Record], attacks: list[str], kinds: list[str]) -> NDArray[np.float64]:
+def _grid(rows: Sequence[Row], attacks: list[str], kinds: list[str]) -> NDArray[np.float64]:
     grid = np.full((len(attacks), len(kinds)), np.nan)
     for row in rows:
         if row["below"] is not None:
@@ -149,7 +149,7 @@ def _grid(rows: Sequence[Record], attacks: list[str], kinds: list[str]) -> NDArr
     return grid
 
 
-def write_page(rows: Sequence[Record], plan: Plan, pictures: Sequence[str]) -> str:
+def write_page(rows: Sequence[Row], plan: Plan, pictures: Sequence[str]) -> str:
     """Return the Markdown page."""
     parts = [
         f"# Robustness: the {plan.protocol} protocol\n",
@@ -175,7 +175,7 @@ def write_page(rows: Sequence[Record], plan: Plan, pictures: Sequence[str]) -> s
     return "\n".join(parts)
 
 
-def _oracle(rows: Sequence[Record]) -> str:
+def _oracle(rows: Sequence[Row]) -> str:
     lines = [
         [row["heterogeneity"], f"{row['momentum']:g}", f"{row['final']:.3f}", str(row["seeds"])]
         for row in rows
@@ -183,7 +183,7 @@ def _oracle(rows: Sequence[Record]) -> str:
     return markdown(["heterogeneity", "momentum", "final accuracy", "seeds"], lines)
 
 
-def _worst(rows: Sequence[Record]) -> str:
+def _worst(rows: Sequence[Row]) -> str:
     """Return a row per method, the least bad first."""
     lines = []
     for method in _values(rows, "method"):
@@ -217,7 +217,7 @@ def _worst(rows: Sequence[Record]) -> str:
     return markdown(header, [line for _, line in lines])
 
 
-def _by_kind(rows: Sequence[Record], key: str) -> str:
+def _by_kind(rows: Sequence[Row], key: str) -> str:
     kinds = _values(rows, "heterogeneity")
     lines = []
     for value in _values(rows, key):
@@ -226,17 +226,17 @@ def _by_kind(rows: Sequence[Record], key: str) -> str:
     return markdown([key, *kinds], lines)
 
 
-def _attacked(rows: Sequence[Record], adversaries: int, momentum: float) -> list[Record]:
+def _attacked(rows: Sequence[Row], adversaries: int, momentum: float) -> list[Row]:
     found = where(rows, adversaries=adversaries, momentum=momentum)
     return [row for row in found if row["attack"] != NONE]
 
 
-def _settings(rows: Sequence[Record]) -> list[tuple[int, float]]:
+def _settings(rows: Sequence[Row]) -> list[tuple[int, float]]:
     found = {(row["adversaries"], row["momentum"]) for row in rows if row["method"] != ORACLE}
     return sorted(found)
 
 
-def _values(rows: Sequence[Record], key: str) -> list[str]:
+def _values(rows: Sequence[Row], key: str) -> list[str]:
     return sorted({row[key] for row in rows}, key=_order(key))
 
 
@@ -245,7 +245,7 @@ def _order(key: str) -> Callable[[str], tuple[int, str]]:
     return lambda name: (known.index(name) if name in known else len(known), name)
 
 
-def _level(row: Record) -> float:
+def _level(row: Row) -> float:
     """Return what rows are compared by: points, or accuracy where the oracle is not finished."""
     below = row["below"]
     return float(below if below is not None else 100 * (row["final"] - 1))

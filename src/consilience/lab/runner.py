@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-Record = dict[str, Any]
+Row = dict[str, Any]
 Tick = Callable[[int, int], None]  # steps done, steps in all
 
 # Raised whenever the meaning of a cell changes, so that old files are not taken for new ones.
@@ -32,7 +32,7 @@ class Cell:
 
     experiment: str
     settings: Mapping[str, int | float | str]
-    run: Callable[[Tick], list[Record]]
+    run: Callable[[Tick], list[Row]]
     weight: float = 1.0
 
     @property
@@ -46,7 +46,7 @@ class Cell:
         return folder / "cells" / self.experiment / f"{self.name}.json"
 
 
-def complete(cells: Sequence[Cell], folder: Path, console: Console) -> list[Record]:
+def complete(cells: Sequence[Cell], folder: Path, console: Console) -> list[Row]:
     """Run the cells that are not finished yet, and return the records of all."""
     waiting = [cell for cell in cells if load(cell, folder) is None]
     if len(waiting) < len(cells):
@@ -85,7 +85,7 @@ def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> No
     os.replace(partial, file)
 
 
-def load(cell: Cell, folder: Path) -> list[Record] | None:
+def load(cell: Cell, folder: Path) -> list[Row] | None:
     """Return the records of a finished cell, each with the cell's settings, or None."""
     try:
         content = json.loads(cell.file(folder).read_text())

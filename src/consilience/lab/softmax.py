@@ -20,12 +20,12 @@ from consilience.lab.attacks import SUITE, Knowledge, Poison, make
 from consilience.lab.partitions import iid
 
 Array = NDArray[Any]
-Model = dict[str, Array]  # weight (10, 784), bias (10,)
+Weights = dict[str, Array]  # weight (10, 784), bias (10,)
 
 STEPS, BATCH, RATE = 20, 64, 0.1
 
 
-def initial() -> Model:
+def initial() -> Weights:
     """The model to start from."""
     return {"weight": np.zeros((10, 784), np.float32), "bias": np.zeros(10, np.float32)}
 
@@ -46,8 +46,8 @@ def shard(party: int, parties: int, seed: int) -> tuple[Array, Array]:
 
 
 def train(
-    model: Model, party: int, parties: int, round: int, seed: int, poison: Poison | None = None
-) -> Model:
+    model: Weights, party: int, parties: int, round: int, seed: int, poison: Poison | None = None
+) -> Weights:
     """The model after a party's training on its own data, poisoned if so asked."""
     inputs, labels = shard(party, parties, seed)
     rng = np.random.default_rng([seed, round, party])
@@ -63,14 +63,14 @@ def train(
     return {"weight": weight, "bias": bias}
 
 
-def accuracy(model: Model) -> float:
+def accuracy(model: Weights) -> float:
     """The share of the test pictures that are recognised."""
     everything = digits()
     scores = _inputs(everything.test_images) @ model["weight"].T + model["bias"]
     return float((scores.argmax(1) == everything.test_labels).mean())
 
 
-def honest_updates(model: Model, honest: int, round: int, seed: int) -> Array:
+def honest_updates(model: Weights, honest: int, round: int, seed: int) -> Array:
     """What the honest parties add to the model, one row each, (H, K)."""
     rows = [train(model, party, honest, round, seed) for party in range(honest)]
     return np.stack([flat(row) for row in rows]) - flat(model)
@@ -78,7 +78,7 @@ def honest_updates(model: Model, honest: int, round: int, seed: int) -> Array:
 
 def lies(
     attack: str,
-    model: Model,
+    model: Weights,
     honest: int,
     adversaries: int,
     round: int,
@@ -99,17 +99,17 @@ def lies(
     return [_parameters(model, update) for update in sent]
 
 
-def flat(model: Model) -> Array:
+def flat(model: Weights) -> Array:
     """The model as one vector (K,)."""
     return np.concatenate([model["weight"].ravel(), model["bias"]])
 
 
-def unflat(vector: Array) -> Model:
+def unflat(vector: Array) -> Weights:
     """The model of a vector: the inverse of `flat`."""
     return {"weight": vector[:7840].reshape(10, 784), "bias": vector[7840:]}
 
 
-def _parameters(model: Model, update: Any) -> dict[str, Array]:
+def _parameters(model: Weights, update: Any) -> dict[str, Array]:
     if isinstance(update, np.ndarray) and update.shape == (7850,):
         with np.errstate(invalid="ignore", over="ignore"):
             return unflat(flat(model) + update)

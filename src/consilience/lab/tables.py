@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.lab.runner import Record
+from consilience.lab.runner import Row
 
 # Table 1 of the paper: synthetic error (lower is better), MNIST one-round accuracy with 5
 # adversaries, Shakespeare accuracy with 5 (higher is better). None: not available.
@@ -22,13 +22,13 @@ PAPER: dict[str, tuple[float, float, float | None]] = {
 }
 
 
-def where(records: Iterable[Record], **settings: Any) -> list[Record]:
+def where(records: Iterable[Row], **settings: Any) -> list[Row]:
     """Return the records with these settings."""
     wanted = settings.items()
     return [r for r in records if all(r.get(key) == value for key, value in wanted)]
 
 
-def last(records: Sequence[Record], value: str) -> list[float]:
+def last(records: Sequence[Row], value: str) -> list[float]:
     """Return the value at each seed's last round."""
     seeds = sorted({record["seed"] for record in records})
     each = [where(records, seed=seed) for seed in seeds]

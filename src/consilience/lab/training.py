@@ -5,7 +5,7 @@ party's id and the round: nothing depends on who else takes part, and a run can 
 round, given the parameters (and the momenta). The same seed and the same number of threads give
 the same bits.
 
-    parties = Parties(mlp(), shards, seed=0, batch=128)
+    parties = Trainers(mlp(), shards, seed=0, batch=128)
     for round in range(200):
         updates = parties.gradients(parameters, round)      # (J, K), rows in the order of the ids
         parameters = parameters - 0.1 * updates.mean(0)
@@ -28,29 +28,29 @@ from consilience.lab.models import Model, Tensor, torch
 Array = NDArray[Any]
 
 
-class Shard(NamedTuple):
+class Samples(NamedTuple):
     """A party's data. The first axis of both counts the samples."""
 
     inputs: Tensor
     targets: Tensor
 
 
-def shard(inputs: Array, targets: Array) -> Shard:
+def shard(inputs: Array, targets: Array) -> Samples:
     """A shard of float32 inputs, with targets as int64 classes or float32 numbers."""
     kind = np.int64 if np.issubdtype(targets.dtype, np.integer) else np.float32
     # Copies: torch shares memory with numpy, and what a loader gives may be read-only.
-    return Shard(
+    return Samples(
         torch.from_numpy(np.array(inputs, np.float32, order="C")),
         torch.from_numpy(np.array(targets, kind, order="C")),
     )
 
 
-def images(pixels: Array, labels: Array) -> Shard:
+def images(pixels: Array, labels: Array) -> Samples:
     """A shard of pictures: bytes (N, 28, 28) become numbers from 0 to 1, (N, 784)."""
     return shard(pixels.reshape(len(pixels), -1) / np.float32(255), labels.astype(np.int64))
 
 
-def windows(codes: Array, length: int) -> Shard:
+def windows(codes: Array, length: int) -> Samples:
     """A shard of text: each window of `length` characters, and the same one place on.
 
     The N − length windows are views of one array, so they take no more memory than the text.
@@ -61,7 +61,7 @@ def windows(codes: Array, length: int) -> Shard:
             "follow: leave this party out, join it with another, or take shorter windows"
         )
     text = torch.from_numpy(np.array(codes, np.int64, order="C"))
-    return Shard(text[:-1].unfold(0, length, 1), text[1:].unfold(0, length, 1))
+    return Samples(text[:-1].unfold(0, length, 1), text[1:].unfold(0, length, 1))
 
 
 def stream(seed: int, party: str, round: int) -> np.random.Generator:
@@ -71,7 +71,7 @@ def stream(seed: int, party: str, round: int) -> np.random.Generator:
 
 
 def gradients(
-    model: Model, parameters: Tensor, samples: Sequence[Shard], weight_decay: float = 0.0
+    model: Model, parameters: Tensor, samples: Sequence[Samples], weight_decay: float = 0.0
 ) -> Tensor:
     """The gradient of each party's loss on its samples, (J, K).
 
@@ -93,7 +93,7 @@ def gradients(
 
 
 @dataclass
-class Parties:
+class Trainers:
     """The parties of an experiment: their data, and what each computes when it is asked.
 
     batch         samples drawn (with replacement) a round; None: all a party has
@@ -103,7 +103,7 @@ class Parties:
     """
 
     model: Model
-    shards: Mapping[str, Shard]
+    shards: Mapping[str, Samples]
     seed: int
     batch: int | None = None
     momentum: float = 0.0
@@ -188,18 +188,18 @@ class Parties:
 
     def _samples(
         self, party: str, rng: np.random.Generator, batch: int | None, poison: Poison | None
-    ) -> Shard:
+    ) -> Samples:
         samples = self.shards[party]
         if batch is not None:
             chosen = torch.from_numpy(rng.integers(len(samples.targets), size=batch))
-            samples = Shard(samples.inputs[chosen], samples.targets[chosen])
+            samples = Samples(samples.inputs[chosen], samples.targets[chosen])
         if poison is None:
             return samples
         # Copies: an adversary that writes into its arrays must not change the shard.
         inputs, targets = (part.numpy().copy() for part in samples)
-        return Shard(*map(torch.from_numpy, poison(inputs, targets, rng)))
+        return Samples(*map(torch.from_numpy, poison(inputs, targets, rng)))
 
-    def _fit(self, data: Shard, start: Tensor, iterations: int) -> Tensor:
+    def _fit(self, data: Samples, start: Tensor, iterations: int) -> Tensor:
         if self.model.solve is not None:
             return self.model.solve(*data, self.weight_decay).to(start.dtype)
 

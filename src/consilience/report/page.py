@@ -12,7 +12,7 @@ from typing import Any
 
 from consilience.errors import RecordFileError
 from consilience.record import lines
-from consilience.whole import whole
+from consilience.storage.whole import whole
 
 _ORDER = ("run", "findings", "tables", "charts", "views", "plots", "page")
 SCRIPTS = ("vendor/echarts.js", *(f"{name}.js" for name in _ORDER))

@@ -23,7 +23,7 @@ class Knowledge:
 
     train      (poison, f) → (f, K): what f adversaries send when they train as they should, in
                this very round, but on poisoned data. It gives each adversary's poison the
-               adversary's own random stream, as `Parties` does
+               adversary's own random stream, as `Trainers` does
     aggregate  (J, K) → (K,): the aggregator they are up against, all updates in, the honest
                first, consensus out; asked many times, so it must not learn from being asked
     classes    the number of classes (for text, the vocabulary); None: the targets are numbers

@@ -17,9 +17,9 @@ from consilience.lab.experiments import METHODS, Scale
 from consilience.lab.federation import Federation, sgd
 from consilience.lab.figures import curves
 from consilience.lab.models import Tensor, linear_regression
-from consilience.lab.runner import Cell, Record, Tick
+from consilience.lab.runner import Cell, Row, Tick
 from consilience.lab.synthetic import linear_regression as draw
-from consilience.lab.training import Parties, shard
+from consilience.lab.training import Trainers, shard
 
 # Noise in powers of three; each party shares 80 % of its samples with the next, 60 % with the one
 # after, and so on.
@@ -47,24 +47,24 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
     ]
 
 
-def _run(panel: str, label: str, seed: int, rounds: int, tick: Tick) -> list[Record]:
+def _run(panel: str, label: str, seed: int, rounds: int, tick: Tick) -> list[Row]:
     task = draw(seed, noise=NOISE, overlap=OVERLAP)
     _, batch, per_round = PANELS[panel]
     model = linear_regression(task.truth.size)
-    parties = Parties(
+    parties = Trainers(
         model, {name: shard(*data) for name, data in task.parties.items()}, seed, batch
     )
     federation = Federation(
         parties, list(task.parties), METHODS[label], sgd(RATE), per_round=per_round
     )
 
-    def evaluate(parameters: Tensor) -> Record:
+    def evaluate(parameters: Tensor) -> Row:
         return {"error": task.error(parameters.double().numpy())}
 
     return federation.run(rounds, evaluate, tick, every=max(1, rounds // 50))
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
+def figures(records: Sequence[Row]) -> dict[str, Figure]:
     """Return Figure 1: error by round, a panel per setting."""
     titles = {panel: title for panel, (title, _, _) in PANELS.items()}
     return {"fig1": curves(records, "panel", titles, "error", "distance from the truth")}

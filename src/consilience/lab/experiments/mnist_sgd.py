@@ -20,8 +20,8 @@ from consilience.lab.federation import Federation, sgd
 from consilience.lab.figures import curves
 from consilience.lab.models import Tensor, mlp
 from consilience.lab.partitions import iid
-from consilience.lab.runner import Cell, Record, Tick
-from consilience.lab.training import Parties, Shard, images
+from consilience.lab.runner import Cell, Row, Tick
+from consilience.lab.training import Samples, Trainers, images
 
 HONEST = 5
 ADVERSARIES = (0, 5, 10)
@@ -43,7 +43,7 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
 
 
 @cache
-def _data(seed: int) -> tuple[dict[str, Shard], Shard]:
+def _data(seed: int) -> tuple[dict[str, Samples], Samples]:
     digits = mnist.load()
     parts = iid(len(digits.train_labels), HONEST + max(ADVERSARIES), np.random.default_rng(seed))
     shards = {
@@ -53,24 +53,24 @@ def _data(seed: int) -> tuple[dict[str, Shard], Shard]:
     return shards, images(digits.test_images, digits.test_labels)
 
 
-def _run(adversaries: int, label: str, seed: int, rounds: int, tick: Tick) -> list[Record]:
+def _run(adversaries: int, label: str, seed: int, rounds: int, tick: Tick) -> list[Row]:
     shards, test = _data(seed)
     model, names = mlp(), list(shards)
     federation = Federation(
-        Parties(model, shards, seed, BATCH),
+        Trainers(model, shards, seed, BATCH),
         names[:HONEST],
         METHODS[label],
         sgd(RATE, MOMENTUM),
         adversaries=names[HONEST : HONEST + adversaries],
     )
 
-    def evaluate(parameters: Tensor) -> Record:
+    def evaluate(parameters: Tensor) -> Row:
         return {"accuracy": model.accuracy(parameters, *test)}
 
     return federation.run(rounds, evaluate, tick, every=max(1, rounds // 25))
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
+def figures(records: Sequence[Row]) -> dict[str, Figure]:
     """Return Figure 2: accuracy by round, a panel per number of adversaries."""
     titles = {count: f"{HONEST} honest parties, {count} adversaries" for count in ADVERSARIES}
     return {"fig2": curves(records, "R", titles, "accuracy", "test accuracy")}

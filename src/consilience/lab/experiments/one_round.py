@@ -14,15 +14,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from consilience import ICOV, IVAR, GeometricMedian, aggregate
-from consilience.catalogue import Method
+from consilience.estimators.catalogue import Method
 from consilience.lab import mnist
 from consilience.lab.attacks import make
 from consilience.lab.experiments import METHODS, Scale
 from consilience.lab.figures import curves, lines
 from consilience.lab.models import logistic_regression, torch
 from consilience.lab.partitions import iid
-from consilience.lab.runner import Cell, Record, Tick
-from consilience.lab.training import Parties, images
+from consilience.lab.runner import Cell, Row, Tick
+from consilience.lab.training import Trainers, images
 
 HONEST = 5
 WEIGHT_DECAY = 1e-3
@@ -47,7 +47,7 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
     ]
 
 
-def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Record]:
+def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Row]:
     digits = mnist.load()
     test = images(digits.test_images, digits.test_labels)
     model = logistic_regression()
@@ -56,7 +56,7 @@ def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Record]:
         f"party{j}": images(digits.train_images[index], digits.train_labels[index])
         for j, index in enumerate(iid(len(digits.train_labels), HONEST, rng))
     }
-    parties = Parties(model, shards, seed, weight_decay=WEIGHT_DECAY)
+    parties = Trainers(model, shards, seed, weight_decay=WEIGHT_DECAY)
     rows = []
     for done, party in enumerate(shards):
         rows.append(parties.local_parameters([party]).numpy()[0])
@@ -67,7 +67,7 @@ def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Record]:
         value = aggregate(updates, method).value
         return model.accuracy(torch.from_numpy(np.asarray(value)), *test)
 
-    records: list[Record] = []
+    records: list[Row] = []
     bad = make("gaussian")(honest, max(adversaries), np.random.default_rng([seed, 1]))
     for done, count in enumerate(adversaries):
         updates = np.vstack([honest, bad[:count]])
@@ -81,7 +81,7 @@ def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Record]:
     return records
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
+def figures(records: Sequence[Row]) -> dict[str, Figure]:
     """Return accuracy by number of adversaries, and by iteration for 5 and 10 of them."""
     final = [record for record in records if "iteration" not in record]
     paths = [record for record in records if "iteration" in record]

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from consilience import methods
-from consilience.catalogue import DEFAULT
+from consilience.estimators.catalogue import DEFAULT
 from consilience.lab import mnist
 from consilience.lab.attacks import NEEDS_AGGREGATOR, SUITE
-from consilience.lab.federation import Federation, Round, Rule, sgd
+from consilience.lab.federation import Federation, Rule, Watched, sgd
 from consilience.lab.models import Model, Tensor, cnn_mnist, mlp, torch
 from consilience.lab.partitions import (
     Indices,
@@ -40,8 +40,8 @@ from consilience.lab.partitions import (
     one_class_per_party,
 )
 from consilience.lab.peers import peer, peers
-from consilience.lab.runner import Cell, Record, Tick
-from consilience.lab.training import Parties, Shard, images
+from consilience.lab.runner import Cell, Row, Tick
+from consilience.lab.training import Samples, Trainers, images
 
 HONEST, BATCH, RATE = 10, 25, 0.1
 EVALUATIONS = 16
@@ -160,7 +160,7 @@ def cells(plan: Plan) -> list[Cell]:
     return found
 
 
-def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Record]:
+def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Row]:
     kind = PROTOCOLS[protocol]
     seed, rounds = settings["seed"], settings["rounds"]
     honest, test = _data(protocol, settings["heterogeneity"], seed)
@@ -171,7 +171,7 @@ def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Record]
     attack, attack_settings = _attack(settings["attack"])
     model, seen = kind.model(), Seen(list(honest), list(bad))
     federation = Federation(
-        Parties(model, {**honest, **bad}, seed, BATCH, settings["momentum"]),
+        Trainers(model, {**honest, **bad}, seed, BATCH, settings["momentum"]),
         list(honest),
         _method(settings["method"], told),
         sgd(RATE, weight_decay=kind.weight_decay),
@@ -181,7 +181,7 @@ def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Record]
         watch=seen,
     )
 
-    def evaluate(parameters: Tensor) -> Record:
+    def evaluate(parameters: Tensor) -> Row:
         finite = bool(torch.isfinite(parameters).all())
         return {"accuracy": round(model.accuracy(parameters, *test), 4), "broken": not finite}
 
@@ -219,7 +219,7 @@ class Seen:
         self.misses: list[float] = []
         self.seconds: list[float] = []
 
-    def __call__(self, round: Round) -> None:
+    def __call__(self, round: Watched) -> None:
         """Take note of a round."""
         self.seconds.append(round.seconds)
         if np.isfinite(round.miss):
@@ -228,7 +228,7 @@ class Seen:
             for party, weight in round.consensus.weights.items():
                 self.weights[party] += weight
 
-    def summary(self) -> Record:
+    def summary(self) -> Row:
         """The median distance from the oracle and time, and whom the method trusted least."""
         least = sorted(self.weights, key=lambda party: self.weights[party])
         differs = self.weights[least[-1]] - self.weights[least[0]] > 1e-6
@@ -241,7 +241,7 @@ class Seen:
 
 
 @lru_cache(maxsize=1)  # some hundred megabytes
-def _data(protocol: str, heterogeneity: str, seed: int) -> tuple[dict[str, Shard], Shard]:
+def _data(protocol: str, heterogeneity: str, seed: int) -> tuple[dict[str, Samples], Samples]:
     """The honest parties' shards, and the test set."""
     digits, train = _training(protocol, seed)
     parts = _divider(heterogeneity)(digits.train_labels[train], np.random.default_rng([seed, 1]))
@@ -251,7 +251,7 @@ def _data(protocol: str, heterogeneity: str, seed: int) -> tuple[dict[str, Shard
     return honest, _normalised(test) if normalised else test
 
 
-def _adversary(protocol: str, seed: int, number: int) -> Shard:
+def _adversary(protocol: str, seed: int, number: int) -> Samples:
     digits, train = _training(protocol, seed)
     rng = np.random.default_rng([seed, 2, number])
     chosen = rng.choice(train, len(train) // HONEST, replace=False)
@@ -266,13 +266,13 @@ def _training(protocol: str, seed: int) -> tuple[mnist.Mnist, Indices]:
     return digits, np.sort(order[: round(PROTOCOLS[protocol].training_share * count)])
 
 
-def _shard(digits: mnist.Mnist, index: Indices, normalised: bool) -> Shard:
+def _shard(digits: mnist.Mnist, index: Indices, normalised: bool) -> Samples:
     made = images(digits.train_images[index], digits.train_labels[index])
     return _normalised(made) if normalised else made
 
 
-def _normalised(shard: Shard) -> Shard:
-    return Shard((shard.inputs - 0.1307) / 0.3081, shard.targets)
+def _normalised(shard: Samples) -> Samples:
+    return Samples((shard.inputs - 0.1307) / 0.3081, shard.targets)
 
 
 def _divider(name: str) -> Callable[[Labels, np.random.Generator], list[Indices]]:

@@ -21,8 +21,8 @@ from consilience.lab.experiments import METHODS, Scale
 from consilience.lab.federation import Federation, adam
 from consilience.lab.figures import curves
 from consilience.lab.models import Tensor, char_lstm, torch
-from consilience.lab.runner import Cell, Record, Tick
-from consilience.lab.training import Parties, Shard, windows
+from consilience.lab.runner import Cell, Row, Tick
+from consilience.lab.training import Samples, Trainers, windows
 
 HONEST = 5
 ADVERSARIES = (0, 5, 10)
@@ -54,7 +54,7 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
 
 
 @cache
-def _data() -> tuple[dict[str, Shard], Shard, int]:
+def _data() -> tuple[dict[str, Samples], Samples, int]:
     roles = shakespeare.load(minimum=10_000)
     largest = sorted(roles, key=lambda role: (-len(roles[role]), role))[: HONEST + max(ADVERSARIES)]
     characters = shakespeare.vocabulary(roles.values())
@@ -66,16 +66,16 @@ def _data() -> tuple[dict[str, Shard], Shard, int]:
             held_out.append(windows(shakespeare.encode(test, characters), LENGTH))
     inputs, targets = (torch.cat(parts) for parts in zip(*held_out, strict=True))
     chosen = torch.from_numpy(np.linspace(0, len(inputs) - 1, TEST_WINDOWS).astype(np.int64))
-    return shards, Shard(inputs[chosen], targets[chosen]), len(characters)
+    return shards, Samples(inputs[chosen], targets[chosen]), len(characters)
 
 
 def _run(
     attack: str, adversaries: int, label: str, seed: int, rounds: int, hidden: int, tick: Tick
-) -> list[Record]:
+) -> list[Row]:
     shards, test, size = _data()
     model, names = char_lstm(size, hidden), list(shards)
     federation = Federation(
-        Parties(model, shards, seed, BATCH),
+        Trainers(model, shards, seed, BATCH),
         names[:HONEST],
         METHODS[label],
         adam(RATE),
@@ -83,13 +83,13 @@ def _run(
         attack=attack,
     )
 
-    def evaluate(parameters: Tensor) -> Record:
+    def evaluate(parameters: Tensor) -> Row:
         return {"accuracy": model.accuracy(parameters, *test)}
 
     return federation.run(rounds, evaluate, tick, every=max(1, rounds // 20))
 
 
-def figures(records: Sequence[Record]) -> dict[str, Figure]:
+def figures(records: Sequence[Row]) -> dict[str, Figure]:
     """Return Figure 3: accuracy by round, a panel per number of adversaries, for each attack."""
     found = {}
     for attack, words in ATTACKS.items():

@@ -29,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.consensus import Consensus
-from consilience.engines.files import aggregate_files
+from consilience.engines.files.engine import aggregate_files
 from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record

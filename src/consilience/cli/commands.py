@@ -86,7 +86,7 @@ def merge(
     """
     console = Console(stderr=True)
     try:
-        from consilience.merge import Merge, to_json, to_table
+        from consilience.cli.merge import Merge, to_json, to_table
 
         asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
         consensus, lost = asked.run(console)
@@ -345,7 +345,9 @@ def _path(path: object) -> str:
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"consilience {consilience.__version__}")
+        from consilience.passes.loops import described
+
+        typer.echo(f"consilience {consilience.__version__}, {described()}")
         raise typer.Exit
 
 
