@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _PARENT = """
-import os, sys, consilience.cli, consilience.merge, scipy.optimize
+import os, sys, consilience.cli.commands, consilience.cli.merge, scipy.optimize
 import numpy as np, consilience as cs
 code, words = sys.argv[1], sys.argv[2].split()
 for _ in sys.stdin:
@@ -26,7 +26,7 @@ for _ in sys.stdin:
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-MERGE = 'consilience.cli.app(["merge", *words])'
+MERGE = 'consilience.cli.commands.app(["merge", *words])'
 
 
 class Forks:

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 HONEST, COORDINATES = 6, 60_000
+LARGE = 1_100_000  # of eight parties, so much is sampled
 
 
-def load(number, bad=None, size=COORDINATES):
-    """A shard of six honest parties and two copies of a lie; ``bad`` sends NaN in shard 1."""
+def load(number, bad=None, size=COORDINATES, at=-7):
+    """A shard of six honest parties and two copies of a lie; ``bad`` sends a NaN in shard 1."""
     random = np.random.default_rng(number)
     truth = random.standard_normal(size)
     noise = random.standard_normal((HONEST, size))
@@ -17,7 +18,7 @@ def load(number, bad=None, size=COORDINATES):
     lie = {"w": (-truth).astype(np.float32)}
     parties |= {"c0": lie, "c1": lie}
     if bad is not None and number == 1:
-        parties[bad]["w"][-7] = np.nan
+        parties[bad]["w"][at] = np.nan
     return parties
 
 

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli import app
+from consilience.cli.commands import app
+from consilience.passes import loops
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -20,7 +21,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def test_it_says_its_version_and_methods():
-    assert run("--version") == (0, f"consilience {cs.__version__}\n")
+    assert run("--version") == (0, f"consilience {cs.__version__}, {loops.described()}\n")
     assert run("methods") == (0, "\n".join(cs.methods()) + "\n")
 
 
@@ -42,7 +43,7 @@ def test_an_unknown_experiment_is_told_the_choices():
 def test_a_missing_extra_is_named(missing):
     script = (
         f"import sys; sys.modules['{missing}'] = None\n"
-        "from consilience.cli import app\n"
+        "from consilience.cli.commands import app\n"
         "app(['reproduce', 'fig1'])"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 
@@ -17,6 +18,7 @@ import shards
 
 distributed = pytest.importorskip("distributed")
 from consilience.engines.dask import aggregate_shards  # noqa: E402
+from consilience.passes.sampling import sampled_spans  # noqa: E402
 
 pytestmark = [
     pytest.mark.integration,
@@ -125,9 +127,42 @@ def test_who_cannot_be_walked_through_costs_itself_alone(cluster):
         aggregate_shards(client, [partial(shards.failing, n) for n in range(2)])
 
 
+@pytest.mark.parametrize("method", ["coordinate-median", "trimmed-mean", cs.TrimmedMean(0.4)])
+def test_coordinatewise_rules_equal_those_in_process(cluster, method):
+    client, _ = cluster
+    found = aggregate_shards(client, loads(), method, exact=True)
+    alone = cs.aggregate(whole(), method, exact=True)
+    for n, part in enumerate(found.value):
+        assert part["w"].tobytes() == alone.value[str(n)].tobytes()
+    assert found.weights == pytest.approx(alone.weights)
+    assert found.noise == pytest.approx(alone.noise)
+    assert found.reasons == alone.reasons
+    bad = aggregate_shards(client, loads(bad="h2"), method)
+    assert bad.rejected == {"h2": "tensor 'w' holds nan at position 59993"}
+
+
+@pytest.mark.parametrize("method", ["pairwise", "trimmed-mean"])
+def test_what_hides_in_a_sampled_shard_is_found(cluster, method):
+    """The places of the sample are those that the seed leads to, and the NaN is beside them."""
+    client, _ = cluster
+    seeds = np.random.default_rng(5).integers(2**63, size=2).tolist()
+    spans = sampled_spans(shards.LARGE, 8, np.random.default_rng(seeds[1]))
+    at = next(stop for (_, stop), (start, _) in pairwise(spans) if start > stop)
+    large = [partial(shards.load, n, size=shards.LARGE, bad="h2", at=at) for n in range(2)]
+    found = aggregate_shards(client, large, method, seed=5)
+    assert found.rejected == {"h2": f"tensor 'w' holds nan at position {at}"}
+    without = [shard() for shard in large]
+    alone = cs.aggregate(
+        {p: [part[p] for part in without] for p in without[0] if p != "h2"}, method, exact=True
+    )
+    for ours, theirs in zip(found.value, alone.value, strict=True):
+        assert_allclose(ours["w"], theirs["w"], rtol=0.1, atol=0.02)
+    assert found.weights["h2"] == 0
+
+
 def test_memory_centers_and_sampling(cluster):
     client, _ = cluster
-    large = [partial(shards.load, n, size=400_000) for n in range(2)]
+    large = [partial(shards.load, n, size=shards.LARGE) for n in range(2)]
     memory = cs.Memory()
     for _ in range(2):
         found = aggregate_shards(client, large, memory=memory)
@@ -135,12 +170,13 @@ def test_memory_centers_and_sampling(cluster):
     ours = [[shard()[party]["w"] for party in memory.trails.parties] for shard in large]
     sent = np.hstack(ours)[:, memory.trails.places]
     assert_allclose(memory.trails.means, sent - np.median(sent, axis=0), atol=1e-6)
-    assert found.diagnostics["coordinates_seen"] < 800_000
+    assert found.diagnostics["coordinates_seen"] < shards.LARGE
+    one, other, third = (aggregate_shards(client, large, seed=s).weights for s in (1, 1, None))
+    assert one == other != third
+    assert one == pytest.approx(third, rel=0.05)
     assert found.weights["c0"] + found.weights["c1"] < 0.1
     centers = [partial(shards.center, n) for n in range(COUNT)]
     around = aggregate_shards(client, loads(), "ivar-vb", centers=centers)
     assert sum(around.weights.values()) < 1  # the centre has a say
     with pytest.raises(cs.ConsilienceError, match="6 shards but 1 centers"):
         aggregate_shards(client, loads(), centers=centers[:1])
-    with pytest.raises(cs.ConsilienceError, match="no evidence to add up"):
-        aggregate_shards(client, loads(), "coordinate-median")

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.catalogue import resolve
+from consilience.estimators.catalogue import resolve
 from rounds import evidence_of
 
 METHODS = pytest.mark.parametrize("method", cs.methods())

@@ -1,17 +1,20 @@
 """Distances: equal to a naive computation, whoever is huge, near or hidden."""
 
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import consilience as cs
-from consilience import evidence as module
-from consilience.evidence import Block, Evidence, observe, residual_products, sampled_spans
-from consilience.updates import parse
+from consilience.evidence import Block, Evidence, residual_products
+from consilience.passes.observe import observe
+from consilience.passes.sampling import sampled_spans
+from consilience.updates.parsing import parse
 
-LARGE = 400_000  # above 131,072 coordinates the evidence is sampled
+LARGE = 400_000  # above 131,072 coordinates float32 is read in single precision
+SAMPLED = 1_700_000  # and of five parties a sample is read
 
 
 def naive(X, center=None):
@@ -42,13 +45,43 @@ def test_distances_equal_naive_ones(size, center, dtype):
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [5, 5, 700], [256, 999], list(range(1, 40))])
-@pytest.mark.parametrize("product", [1, 10_000, 1_000_000])
-def test_chunks_and_tensors_just_add_up(monkeypatch, cuts, product):
+@pytest.mark.parametrize("widest", [1, 7, 300, None])
+@pytest.mark.parametrize("work", [1, 1000])
+def test_pieces_stripes_and_tensors_just_add_up(monkeypatch, cuts, widest, work):
     random = np.random.default_rng(3)
     X, center = random.standard_normal((5, 1000)), random.standard_normal(1000)
-    monkeypatch.setattr(module, "_SMALL_PRODUCT", product)
-    found = distances([split(x, cuts) for x in X], split(center, cuts))
-    np.testing.assert_allclose(found, naive(X, center), rtol=1e-12)
+    monkeypatch.setattr("consilience.passes.parallel._LEAST_WORK", work)
+    updates = parse([split(x, cuts) for x in X], split(center, cuts))
+    _, found = observe(replace(updates, widest=widest), np.random.default_rng(0))
+    np.testing.assert_allclose(found.blocks[0].distances, naive(X, center), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("f4", "f2", "f8"), ("f4", "f2", "bfloat16"), ("f2", "f2", "f2")]
+)
+@pytest.mark.parametrize("size", [50, LARGE])
+def test_dtypes_may_differ(dtypes, size):
+    import ml_dtypes
+
+    random = np.random.default_rng(3)
+    kinds = [ml_dtypes.bfloat16 if name == "bfloat16" else name for name in dtypes]
+    X = [random.standard_normal(size).astype(kind) for kind in kinds]
+    exact = [np.asarray(x, float) for x in X]
+    center = random.standard_normal(size).astype("f2")
+    np.testing.assert_allclose(
+        distances(X, center), naive(exact, center), rtol=1e-12 if size == 50 else 1e-6
+    )
+
+
+def test_tensors_without_numbers_do_not_count():
+    random = np.random.default_rng(3)
+    X = random.standard_normal((4, 60))
+    empty = np.empty((0, 3))
+    sent = [{"a": empty, "b": x[:20], "c": empty, "d": x[20:], "e": empty} for x in X]
+    np.testing.assert_allclose(distances(sent), naive(X), rtol=1e-12)
+    value = cs.aggregate(sent, "mean").value
+    np.testing.assert_allclose(value["d"], X.mean(axis=0)[20:])
+    assert value["c"].shape == (0, 3)
 
 
 def test_shape_of_the_evidence():
@@ -161,15 +194,15 @@ def near_equal(size, offset, relative=1e-6, parties=6, seed=0):
     return (base * (1 + relative * random.standard_normal((parties, size)))).astype(np.float32)
 
 
-@pytest.mark.parametrize("size", [2000, LARGE])
+@pytest.mark.parametrize("size", [2000, LARGE, SAMPLED])
 @pytest.mark.parametrize("offset", [1.0, 1e6, -1e-6])
 @pytest.mark.parametrize("form", [np.asarray, list], ids=["stack", "list"])
 def test_near_equal_parties_keep_their_distances(size, offset, form):
     """Relative differences of 1e-6 in float32, the origin a million differences away."""
     X = near_equal(size, offset)
-    (block,) = Evidence.of(form(X)).blocks
-    seen = parse(X)
-    spans = sampled_spans(seen)
+    (block,) = Evidence.of(form(X), seed=3).blocks
+    spans = sampled_spans(size, len(X), np.random.default_rng(3))
+    assert (len(spans) > 1) == (size == SAMPLED)
     Y = np.hstack([X[:, start:stop] for start, stop in spans])
     pairs = ~np.eye(len(X) + 1, dtype=bool)
     assert (block.distances[pairs] > 0).all()
@@ -250,8 +283,7 @@ def test_a_huge_party_does_not_spoil_the_others_distances(where, dtype, size, pa
     found = distances(X, exact=False)
     others = [*np.delete(np.arange(5), party), 5]
     rest = np.ix_(others, others)
-    tolerance = 1e-10 if size < LARGE else 0.03  # sampled
-    np.testing.assert_allclose(found[rest], naive(X[others[:-1]]), rtol=tolerance)
+    np.testing.assert_allclose(found[rest], naive(X[others[:-1]]), rtol=1e-10)
     assert (found[party, others] > 1e59).all()
 
 
@@ -268,58 +300,74 @@ def test_a_huge_party_is_outweighed(method, where):
     assert abs(found.weights["0"]) < 1e-40
 
 
-@pytest.mark.parametrize("form", [np.asarray, list], ids=["stack", "list"])
-def test_sampled_distances_are_close_and_repeatable(form):
+def test_sampled_distances_are_close_and_with_a_seed_repeatable():
     random = np.random.default_rng(6)
-    X = random.standard_normal((5, LARGE), dtype=np.float32) * np.arange(1, 6)[:, None]
-    X = X.astype(np.float32)
-    updates, evidence = observe(parse(form(X)))
-    (block,) = evidence.blocks
-    assert updates.size == LARGE
-    assert 100_000 < block.count < 130_000
-    np.testing.assert_allclose(block.distances, distances(X), rtol=0.02)
-    assert not np.allclose(block.distances, distances(X), rtol=1e-9)  # a sample, not all
-    again = Evidence.of(form(X.copy())).blocks[0]
+    X = random.standard_normal((5, SAMPLED), dtype=np.float32)
+    X *= np.arange(1, 6, dtype=np.float32)[:, None]
+    (block,) = Evidence.of(X, seed=1).blocks
+    assert 100_000 < block.count < 200_000
+    exact = distances(X)
+    np.testing.assert_allclose(block.distances, exact, rtol=0.02)
+    assert not np.allclose(block.distances, exact, rtol=1e-9)  # a sample, not all
+    again = Evidence.of(list(X.copy()), seed=1).blocks[0]
     np.testing.assert_array_equal(again.distances, block.distances)
 
 
-def test_the_spans_depend_on_the_updates():
-    X = np.random.default_rng(6).standard_normal((3, LARGE), dtype=np.float32)
-    spans = sampled_spans(parse(X))
-    assert sampled_spans(parse(list(X))) == spans
-    assert all(0 <= start < stop <= LARGE for start, stop in spans)
+def test_without_a_seed_nobody_knows_which_coordinates_are_looked_at():
+    X = np.random.default_rng(6).standard_normal((5, SAMPLED), dtype=np.float32)
+    first, second = (Evidence.of(X).blocks[0] for _ in range(2))
+    assert first.count == second.count < SAMPLED
+    assert (first.distances != second.distances)[~np.eye(6, dtype=bool)].all()
+
+
+SIZES = [(131_073, 1000), (140_000, 60), (SAMPLED, 5), (10**9, 5), (10**9, 10_000)]
+
+
+@pytest.mark.parametrize(("size", "parties"), SIZES)
+def test_spans_lie_in_order_and_within(size, parties):
+    spans = sampled_spans(size, parties, np.random.default_rng(0))
+    assert all(0 <= start < stop <= size for start, stop in spans)
     assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
-    other = X.copy()
-    other[1, 3] += 1
-    assert sampled_spans(parse(other)) != spans
+    seen = sum(stop - start for start, stop in spans)
+    assert seen < size
+    assert seen * parties <= 1 << 23 or seen <= 1 << 14
+    assert sampled_spans(size, parties, np.random.default_rng(0)) == spans
+    assert sampled_spans(size, parties, np.random.default_rng(1)) != spans
 
 
 def test_every_coordinate_may_be_looked_at():
     """No stretch is out of reach: over many rounds the spans cover nearly everything."""
-    covered = np.zeros(200_000, bool)
+    covered = np.zeros(SAMPLED, bool)
     random = np.random.default_rng(0)
-    X = np.zeros((2, covered.size), np.float32)
     for _ in range(60):
-        X[:, :16] = random.standard_normal((2, 16))
-        for start, stop in sampled_spans(parse(X)):
+        for start, stop in sampled_spans(covered.size, 5, random):
             covered[start:stop] = True
     assert covered.mean() > 0.95
 
 
-@pytest.mark.parametrize("size", [131_072, 131_073])
-def test_small_updates_are_read_whole(size):
-    (block,) = Evidence.of(np.zeros((2, size), np.float32)).blocks
-    assert (block.count == size) == (size == 131_072)
+@pytest.mark.parametrize(
+    ("size", "parties", "whole"),
+    [
+        (131_072, 1000, True),
+        (131_073, 1000, False),
+        (10**9, 4, True),
+        ((1 << 23) // 8, 8, True),
+        ((1 << 23) // 8 + 1, 8, False),
+    ],
+)
+def test_few_numbers_are_read_whole(size, parties, whole):
+    spans = sampled_spans(size, parties, np.random.default_rng(0))
+    assert (spans == [(0, size)]) == whole
 
 
-@pytest.mark.parametrize("parties", [5, 45])  # either side of where BLAS threads by itself
+@pytest.mark.parametrize("parties", [5, 45])
 @pytest.mark.parametrize("form", [np.asarray, list], ids=["stack", "list"])
 @pytest.mark.parametrize("method", ["pairwise", "trimmed-mean"])
 def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, parties, form, method):
     X = np.random.default_rng(1).standard_normal((parties, 600_000), dtype=np.float32)
     found = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr("consilience.parallel.cores", lambda n=threads: n)
+        monkeypatch.setattr("consilience.passes.parallel.cores", lambda n=threads: n)
         consensus = cs.aggregate(form(X), method, exact=True)
         found.append((consensus.value.tobytes(), consensus.weights))
     assert found[0] == found[1] == found[2]

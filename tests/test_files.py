@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import ml_dtypes
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import consilience as cs
-from consilience.engines.checkpoint import INDEX, open_checkpoint
+from consilience.engines.files.model import INDEX, open_model
+from consilience.passes.sampling import sampled_spans
 
 DTYPES = ["float16", "float32", "float64", "bfloat16"]
 
@@ -156,7 +158,7 @@ def test_the_output_takes_after_the_commonest_of_those_that_are_left(tmp_path: P
 def test_a_centre_and_a_memory(tmp_path: Path, method):
     made, base = models("abcd"), models("z", seed=5)["z"]
     center = save(base, tmp_path / "base.safetensors")
-    ours, theirs = cs.Memory(), cs.Memory()
+    ours, theirs = cs.Memory(seed=1), cs.Memory(seed=1)
     for _ in range(2):
         found = cs.aggregate_files(
             {p: save(m, tmp_path / f"{p}.safetensors") for p, m in made.items()},
@@ -339,7 +341,7 @@ def test_no_broken_file_breaks_the_reader(tmp_path_factory, suffix, data):
     path.write_bytes(raw[: data.draw(st.sampled_from([len(raw), len(raw) - 1, len(raw) // 2, 9]))])
     with ExitStack() as files:
         try:
-            found = open_checkpoint(path, files)
+            found = open_model(path, files)
         except cs.UpdateError as refused:
             found, said = None, str(refused)
         if found is None:
@@ -481,6 +483,58 @@ def test_progress_goes_up_to_all_of_it(tmp_path: Path):
     assert all(0 < done <= total for _, done, total in told)
 
 
+SAMPLED = 1_100_000  # of eight parties
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory):
+    """Models so large that a sample is read, in memory and in files."""
+    random = np.random.default_rng(0)
+    made = {p: {"w": random.standard_normal(SAMPLED, dtype=np.float32)} for p in "abcdefgh"}
+    return made, save_all(made, tmp_path_factory.mktemp("eight"))
+
+
+def test_a_sample_of_files_is_secret_or_that_of_a_seed(tmp_path: Path, eight):
+    made, paths = eight
+    out = tmp_path / "out.safetensors"
+    expected = cs.aggregate(made, seed=4)
+    assert expected.diagnostics["coordinates_seen"] < SAMPLED / 3
+    for _ in range(2):
+        found = cs.aggregate_files(paths, out, seed=4)
+        assert found.weights == expected.weights
+        assert_same(load(out), expected.value)
+    one, other = (cs.aggregate_files(paths, None).weights for _ in range(2))
+    assert one != other
+
+
+def test_what_hides_in_files_beside_the_sample_is_found_and_told(tmp_path: Path, eight):
+    made, paths = eight
+    spans = sampled_spans(SAMPLED, 8, np.random.default_rng(4))
+    at = next(stop for (_, stop), (start, _) in pairwise(spans) if start > stop)
+    for value in (np.nan, 1e4):
+        bad = made["c"]["w"].copy()
+        bad[at] = value
+        changed = {**paths, "c": save({"w": bad}, tmp_path / "c.safetensors")}
+        told = []
+        found = cs.aggregate_files(
+            changed,
+            tmp_path / "out.safetensors",
+            seed=4,
+            progress=lambda *what, told=told: told.append(what),
+        )
+        assert list(found.rejected) == (["c"] if np.isnan(value) else [])
+        if not np.isnan(value):
+            exact = cs.aggregate({**made, "c": {"w": bad}}, exact=True)
+            assert found.weights == pytest.approx(exact.weights, rel=1e-6)
+            np.testing.assert_allclose(load(found.value)["w"], exact.value["w"], atol=1e-5)
+        totals = [total for step, _, total in told if step == "evidence"]
+        seen = int(found.diagnostics["coordinates_seen"])
+        assert totals[0] == 4 * 8 * sum(stop - start for start, stop in spans)
+        assert totals[-1] == 4 * len(found.parties) * seen
+        assert ("evidence", totals[-1], totals[-1]) in told
+        assert told[-1] == ("combination", 4 * SAMPLED, 4 * SAMPLED)
+
+
 def cut(path: Path):
     os.truncate(path, 1000)
 
@@ -495,7 +549,7 @@ def change(path: Path):
 def test_a_file_that_fails_while_it_is_read_costs_its_party_alone(
     tmp_path: Path, monkeypatch, spoil, reason
 ):
-    monkeypatch.setattr("consilience.engines.files._KEPT", 0)
+    monkeypatch.setattr("consilience.engines.files.engine._KEPT", 0)
     made = models()
     paths = save_all(made, tmp_path)
     spoilt = []

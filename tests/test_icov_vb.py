@@ -36,7 +36,7 @@ def test_it_is_the_papers_equations(name, centred, joint, shared):
     tasks, state, free_energies = naive.icov_vb(
         rounds, centres, start, iterations=4, joint=joint, shared=shared
     )
-    model = icov_vb.Model(
+    model = icov_vb.Settings(
         2,
         shared,
         joint,
@@ -46,7 +46,9 @@ def test_it_is_the_papers_equations(name, centred, joint, shared):
         accelerate=False,
         least_squares=False,
     )
-    same = icov_vb.Parties(start.v, start.psi, start.own, start.prior, start.scale_u, start.scale_v)
+    same = icov_vb.PartyBeliefs(
+        start.v, start.psi, start.own, start.prior, start.scale_u, start.scale_v
+    )
     beliefs = icov_vb.infer_vb(evidence, model, same)
     found = np.concatenate(consensuses(beliefs, rounds, centres))
     assert_allclose(found, [task.y for task in tasks], rtol=1e-8)
@@ -99,10 +101,10 @@ def test_a_prior_variance_that_is_given_is_kept(shared):
     _, state, free_energies = naive.icov_vb(
         rounds, centres, start, iterations=4, joint=False, shared=shared, fixed_prior=0.3
     )
-    model = icov_vb.Model(
+    model = icov_vb.Settings(
         2, shared, False, floor=0.0, tolerance=0.0, max_iterations=4, accelerate=False, prior=0.3
     )
-    same = icov_vb.Parties(start.v, start.psi, start.own, 0.3, start.scale_u, start.scale_v)
+    same = icov_vb.PartyBeliefs(start.v, start.psi, start.own, 0.3, start.scale_u, start.scale_v)
     beliefs = icov_vb.infer_vb(evidence, model, same)
     assert beliefs.latent.prior_variance == 0.3
     assert_allclose(beliefs.objective, free_energies, rtol=1e-8)
@@ -220,7 +222,7 @@ def test_the_joint_posterior_is_exact_given_the_parties():
     V, own = random.standard_normal((4, 2)), random.uniform(0.5, 2, 4)
     _, X = draw(V, own, 1.5, 5, random)
     evidence = cs.Evidence.of(dict(zip(names, X, strict=True)))
-    state = icov_vb.Parties(V, np.zeros((4, 2, 2)), own, 1.5, 1.0, 1.0)
+    state = icov_vb.PartyBeliefs(V, np.zeros((4, 2, 2)), own, 1.5, 1.0, 1.0)
     task = icov_vb.infer_tasks(evidence.blocks[0], state, np.arange(4), joint=True)
     sigma = 1.5 + V @ V.T + np.diag(own)
     gain = 1.5 * np.ones(4) @ np.linalg.inv(sigma)
@@ -242,7 +244,7 @@ def test_a_rank_zero_model_of_the_latent_code_is_ivar_too():
     """The same free energy, so that ranks can be compared by it."""
     rounds, centres = scenario("partial", size=30)
     evidence = evidence_of(rounds, centres)
-    model = icov_vb.Model(0, False, True, floor=0.0, tolerance=1e-12, max_iterations=5000)
+    model = icov_vb.Settings(0, False, True, floor=0.0, tolerance=1e-12, max_iterations=5000)
     found = icov_vb.infer_vb(evidence, model)
     expected = cs.IVAR("vb", tolerance=1e-12, max_iterations=5000).infer(evidence)
     assert_allclose(found.objective[-1], expected.objective[-1], rtol=1e-10)

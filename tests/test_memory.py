@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import consilience as cs
 from consilience.beliefs import NOTHING, Given, Known, Latent
 from consilience.evidence import Evidence
+from consilience.trails import Trails
 
 REMEMBERING = ["ivar-mle", "ivar-vb", "icov-mle", "icov-vb", "icov-full", "pairwise"]
 
@@ -57,14 +58,20 @@ def assert_same(found: cs.Memory, expected: cs.Memory):
             assert ours.factors.shape == theirs.factors.shape
             assert ours.own.tobytes() == theirs.own.tobytes()
             assert (ours.shared, ours.prior_variance) == (theirs.shared, theirs.prior_variance)
-    assert (found.trails is None) == (expected.trails is None)
-    if expected.trails is not None:
-        assert found.trails.size == expected.trails.size
-        assert found.trails.parties == expected.trails.parties
-        for what in ("places", "rounds", "means"):
-            ours, theirs = getattr(found.trails, what), getattr(expected.trails, what)
-            assert ours.tobytes() == theirs.tobytes()
-            assert ours.shape == theirs.shape
+    assert (found.relay is None) == (expected.relay is None)
+    if expected.relay is not None:
+        assert_same_trails(found.relay.used, expected.relay.used)
+        assert (found.relay.young is None) == (expected.relay.young is None)
+        if expected.relay.young is not None:
+            assert_same_trails(found.relay.young, expected.relay.young)
+
+
+def assert_same_trails(found: Trails, expected: Trails):
+    assert (found.size, found.age, found.parties) == (expected.size, expected.age, expected.parties)
+    for what in ("places", "rounds", "means"):
+        ours, theirs = getattr(found, what), getattr(expected, what)
+        assert ours.tobytes() == theirs.tobytes()
+        assert ours.shape == theirs.shape
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9, 1.0])
@@ -251,13 +258,13 @@ def test_round_trip_of_any_number_and_name(tmp_path, noise, prior, decay, name):
 @pytest.mark.parametrize(
     ("what", "spoil"),
     [
-        ("places", lambda x: x[::-1]),
-        ("places", lambda x: x + 10**6),
-        ("places", lambda x: x.astype(float)),
-        ("means", lambda x: x[:, 1:]),
-        ("means", lambda x: x * np.nan),
-        ("rounds", lambda x: -x),
-        ("rounds", lambda x: x * np.inf),
+        ("places0", lambda x: x[::-1]),
+        ("places0", lambda x: x + 10**6),
+        ("places0", lambda x: x.astype(float)),
+        ("means0", lambda x: x[:, 1:]),
+        ("means0", lambda x: x * np.nan),
+        ("rounds0", lambda x: -x),
+        ("rounds0", lambda x: x * np.inf),
     ],
 )
 def test_damaged_trails_are_found_when_they_are_read(used, tmp_path, what, spoil):
@@ -266,6 +273,57 @@ def test_damaged_trails_are_found_when_they_are_read(used, tmp_path, what, spoil
         arrays = dict(file)
     np.savez(tmp_path / "memory.npz", **{**arrays, what: spoil(arrays[what])})
     with pytest.raises(cs.MemoryFileError, match="not a readable memory"):
+        cs.Memory.load(tmp_path / "memory.npz")
+
+
+@pytest.fixture
+def large():
+    """A memory of a model too large to look at all of it, so that it has two sets of trails."""
+    memory = cs.Memory()
+    for seed, parties in enumerate(["abcd", "bcde"]):
+        cs.aggregate(send(seed, parties, 9000), "pairwise", memory)
+    assert memory.relay.young is not None
+    return memory
+
+
+def test_round_trip_of_two_sets_of_trails(large, tmp_path):
+    large.save(tmp_path / "memory.npz")
+    assert_same(cs.Memory.load(tmp_path / "memory.npz"), large)
+
+
+@pytest.mark.parametrize("young", [0, 1])
+@pytest.mark.parametrize(("what", "value"), [("places", -1), ("means", np.nan), ("rounds", -1)])
+def test_of_two_sets_of_trails_both_are_checked(large, tmp_path, what, value, young):
+    large.save(tmp_path / "memory.npz")
+    with np.load(tmp_path / "memory.npz") as file:
+        arrays = dict(file)
+    arrays[f"{what}{young}"] = np.full_like(arrays[f"{what}{young}"], value)
+    np.savez(tmp_path / "memory.npz", **arrays)
+    with pytest.raises(cs.MemoryFileError, match="not a readable memory"):
+        cs.Memory.load(tmp_path / "memory.npz")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda trails: trails.pop(), "others to take over"),
+        (lambda trails: trails[1].update(size=9001), "different models"),
+        (lambda trails: trails.append(trails[0]), "at most two"),
+        (lambda trails: trails[0].update(age=3), "age"),  # more than the memory has
+        (lambda trails: trails[0].update(age=-1), "age"),
+    ],
+)
+def test_sets_of_trails_that_no_memory_has(large, tmp_path, spoil, why):
+    large.save(tmp_path / "memory.npz")
+    with np.load(tmp_path / "memory.npz") as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].tobytes())
+    spoil(header["trails"])
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    if len(header["trails"]) == 1:
+        arrays = {n: a for n, a in arrays.items() if n not in {"places1", "means1", "rounds1"}}
+    np.savez(tmp_path / "memory.npz", **arrays)
+    with pytest.raises(cs.MemoryFileError, match=why):
         cs.Memory.load(tmp_path / "memory.npz")
 
 

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli import app
-from consilience.merge import _bar
+from consilience.cli.commands import app
+from consilience.cli.merge import _bar
 from forks import MERGE, Forks
 
 

@@ -6,13 +6,18 @@ is continuous only in pieces. The examples keep away from the edges between the 
 levels are well apart, and coordinates enough for scores and tests to be clear.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
-from consilience import combine, evidence
+from consilience.deliberation import deliberate
+from consilience.engines.in_process import InProcess
+from consilience.estimators.catalogue import resolve
+from consilience.updates.parsing import parse
 
 SMOOTH = [
     *("mean", "geometric-median", "ivar-mle", "ivar-vb", "icov-mle", "icov-full", "icov-vb"),
@@ -131,14 +136,15 @@ def test_splitting_into_tensors(method, data, cuts):
 
 @pytest.mark.parametrize("method", cs.methods())
 @few
-@given(data=rounds(), chunk=st.integers(1, 500), product=st.integers(1, 20_000))
-def test_chunk_size(method, data, chunk, product):
+@given(data=rounds(), widest=st.integers(1, 500), work=st.integers(1, 20_000))
+def test_pieces_and_stripes(method, data, widest, work):
+    """However many coordinates are read at once, and however many threads share them."""
     X, center = data
     expected = cs.aggregate(list(X), method, center=center)
+    engine = InProcess(replace(parse(list(X), center), widest=widest))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combine, "_CHUNK", chunk)
-        patch.setattr(evidence, "_SMALL_PRODUCT", product)
-        assert_follows(cs.aggregate(list(X), method, center=center), expected)
+        patch.setattr("consilience.passes.parallel._LEAST_WORK", work)
+        assert_follows(deliberate(engine, resolve(method)), expected)
 
 
 @pytest.mark.parametrize("method", cs.methods())

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli import app
+from consilience.cli.commands import app
 from consilience.crowd.tables import write
 
 NAMES = {"task": "item", "party": "worker", "value": "score"}
@@ -219,7 +219,7 @@ def test_without_pyarrow_csv_works_and_parquet_names_the_extra(tmp_path):
     save(tmp_path / "r.csv")
     script = (
         "import sys\nfor name in ('pyarrow', 'pandas', 'polars'): sys.modules[name] = None\n"
-        "from consilience.cli import app\napp()"
+        "from consilience.cli.commands import app\napp()"
     )
     assert command("r.csv", *OPTIONS, "-o", "t.csv", cwd=tmp_path, script=script).returncode == 0
     done = command("r.csv", *OPTIONS, "-o", "t.parquet", cwd=tmp_path, script=script)

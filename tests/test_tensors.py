@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import consilience as cs
-from consilience.tensors import is_tensor, tensor
+from consilience.passes import loops
+from consilience.updates.tensors import Tensor, is_tensor, tensor, to_bfloat16
 
 NUMPY = ["f2", "f4", "f8", ">f2", ">f4", ">f8", ml_dtypes.bfloat16]
 TORCH = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
@@ -48,17 +49,20 @@ class Namespaced(ArrayLike):
 
 def read(source) -> np.ndarray:
     leaf = tensor(source)
-    out = np.empty(leaf.size)
-    leaf.read(0, leaf.size, out)
-    return out.reshape(leaf.shape)
+    return leaf.look(np.arange(leaf.size)).astype(float).reshape(leaf.shape)
+
+
+def store(leaf, values):
+    """Return storage of a tensor's dtype that holds these numbers, as the passes write it."""
+    storage, rows = leaf.empty(), [np.asarray(values, float).reshape(-1)]
+    loops.current.combine(rows, b"d", np.ones(1), storage, leaf.code, None, None, True)
+    return storage
 
 
 def round_trip(source):
     """Read a tensor, store what was read, and rebuild it."""
     leaf = tensor(source)
-    storage = leaf.empty()
-    leaf.store(read(source).reshape(-1), storage)
-    return leaf.rebuild(storage)
+    return leaf.rebuild(store(leaf, read(source)))
 
 
 def numbers(shape, seed=0):
@@ -91,10 +95,18 @@ def test_torch_round_trip(dtype, shape):
 
 
 def test_only_part_is_read():
-    leaf = tensor(np.arange(10.0))
-    out = np.empty(3, np.float32)
-    leaf.read(4, 7, out)
-    np.testing.assert_array_equal(out, [4, 5, 6])
+    class Watched:
+        """A storage that tells what was asked of it."""
+
+        dtype, size, asked = np.dtype("f4"), 10, []
+
+        def __getitem__(self, places):
+            self.asked.append(places.tolist())
+            return np.arange(10, dtype=np.float32)[places]
+
+    leaf = Tensor(Watched(), "float32", (10,), None).flat()
+    np.testing.assert_array_equal(leaf.look(np.array([4, 5, 8])), [4, 5, 8])
+    assert Watched.asked == [[4, 5, 8]]
 
 
 @pytest.mark.parametrize("view", [lambda a: a.T, lambda a: a[::2], lambda a: a[:, ::-1]])
@@ -183,6 +195,18 @@ def test_complex_has_a_kind_of_its_own():
     assert tensor(torch.zeros(2, dtype=torch.complex64)).kind == "complex64"
 
 
+def test_long_double_is_read_as_double_and_comes_back():
+    array = numbers(5).astype(np.longdouble)
+    assert tensor(array).code == b"d"
+    back = round_trip(array)
+    assert back.dtype == np.longdouble
+    np.testing.assert_array_equal(back, array)
+    sent = [np.ones(2, np.longdouble), np.zeros(2), np.full(2, "1e400", np.longdouble)]
+    found = cs.aggregate(sent)
+    assert found.rejected == {"2": "the update holds inf at position 0"}
+    np.testing.assert_array_equal(found.value, [0.5, 0.5])
+
+
 def test_wide_means_more_than_float32():
     wide = {dtype: tensor(np.zeros(1, dtype)).wide for dtype in ["f2", "f4", "f8"]}
     assert wide == {"f2": False, "f4": False, "f8": True}
@@ -197,17 +221,17 @@ def test_bfloat16_rounds_as_torch_does(values):
     exact = np.array(values, np.float32)
     expected = torch.tensor(exact).to(torch.bfloat16)
     leaf = tensor(torch.zeros(exact.size, dtype=torch.bfloat16))
-    storage = leaf.empty()
-    leaf.store(exact, storage)
-    assert torch.equal(leaf.rebuild(storage), expected)
-    np.testing.assert_array_equal(read(leaf.rebuild(storage)), expected.double().numpy())
+    assert torch.equal(leaf.rebuild(to_bfloat16(exact)), expected)
+    # What is formed is finite: rounding makes no number infinite.
+    largest = torch.finfo(torch.bfloat16).max
+    assert torch.equal(leaf.rebuild(store(leaf, exact)), expected.clamp(-largest, largest))
+    np.testing.assert_array_equal(read(expected), expected.double().numpy())
 
 
 def test_bfloat16_ties_go_to_even():
     leaf = tensor(np.zeros(4, ml_dtypes.bfloat16))
-    storage = leaf.empty()
     step = 2.0**-7  # the spacing of bfloat16 above one
-    leaf.store(np.array([1 + step / 2, 1 + 3 * step / 2, 1 + 0.51 * step, -1 - step / 2]), storage)
+    storage = store(leaf, [1 + step / 2, 1 + 3 * step / 2, 1 + 0.51 * step, -1 - step / 2])
     np.testing.assert_array_equal(
         leaf.rebuild(storage).astype(float), [1, 1 + 2 * step, 1 + step, -1]
     )

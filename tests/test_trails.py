@@ -5,10 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 import consilience as cs
-from consilience.deliberation import InProcess
-from consilience.evidence import Evidence
+from consilience.engines.in_process import InProcess
 from consilience.trails import Trails
-from consilience.updates import parse
+from consilience.updates.parsing import parse
 
 
 def rounds_of(count=30, size=3000, bias=0.7, honest=10, bad=4, seed=0):
@@ -53,7 +52,7 @@ def test_honest_parties_keep_their_votes():
 def test_means_are_those_of_each_partys_rounds(decay):
     random, parties = np.random.default_rng(1), ["abc", "bc", "abd", "dcb"]
     sent = [{p: random.standard_normal(5) for p in group} for group in parties]
-    trails = Trails.begun(Evidence.of(sent[0]).blocks[0], 5)
+    trails = Trails.begun(5, random)
     assert trails.places.tolist() == [0, 1, 2, 3, 4]  # as few are all looked at
     for updates in sent:
         rows = np.stack(list(updates.values()))
@@ -87,12 +86,48 @@ def test_another_model_begins_anew():
 
 
 def test_places_are_spread_and_nobody_knows_them_beforehand():
-    first, second = (Evidence.of(next(rounds_of(seed=s))[0]).blocks[0] for s in (0, 1))
-    places = Trails.begun(first, 10**7).places
+    places = Trails.begun(10**7, np.random.default_rng(0)).places
     assert (np.diff(places) > 0).all()
     assert places[0] < 2000 < 10**7 - 2000 < places[-1]
-    assert (places == Trails.begun(first, 10**7).places).all()
-    assert (places != Trails.begun(second, 10**7).places).mean() > 0.99
+    updates = np.random.default_rng(0).standard_normal((3, 100_000), dtype=np.float32)
+
+    def drawn(memory):
+        cs.aggregate(updates, memory=memory)
+        return memory.relay.used.places, memory.relay.young.places
+
+    found = [*drawn(cs.Memory()), *drawn(cs.Memory())]
+    for j, one in enumerate(found):  # the same updates, and everywhere other places
+        assert all((one != other).mean() > 0.8 for other in found[:j])
+    for one, other in zip(drawn(cs.Memory(seed=3)), drawn(cs.Memory(seed=3)), strict=True):
+        assert (one == other).all()
+
+
+def test_after_some_rounds_other_places_take_over(tmp_path):
+    """Those that do have been followed before: what is shared stays found, and a memory that is
+    saved and loaded in between renews its places as if nothing had been."""
+    memory, used = cs.Memory(), []
+    for k, (updates, _) in enumerate(rounds_of(108, size=9000, bias=0.5)):
+        found = cs.aggregate(updates, memory=memory)
+        used.append(memory.trails.places)
+        if k >= 20:
+            assert found.groups == (("a0", "a1", "a2", "a3"),), k
+            assert memory.trails.rounds.max() > 8  # of nearly ten that a decay of 0.9 leads to
+        if k in (30, 49, 75):
+            memory.save(tmp_path / "memory.npz")
+            memory = cs.Memory.load(tmp_path / "memory.npz")
+    changed = [k for k in range(1, 108) if (used[k] != used[k - 1]).any()]
+    assert changed == [49, 99]
+    assert memory.relay.used.age == 58
+    assert memory.relay.young.age == 8
+
+
+def test_where_all_places_are_looked_at_none_take_over():
+    memory = cs.Memory()
+    for updates, _ in rounds_of(60, size=50, bad=0):
+        cs.aggregate(updates, memory=memory)
+    assert memory.relay.young is None
+    assert memory.trails.age == 60
+    assert memory.trails.places.tolist() == list(range(50))
 
 
 def test_who_is_rejected_leaves_no_trail_and_who_is_huge_only_a_private_one():

@@ -15,6 +15,7 @@ from numpy.random import Generator
 
 import consilience as cs
 from consilience.evidence import Block
+from consilience.trails import Trails
 from fuzz.damage import damaged, lied, written
 from fuzz.oracle import expect, refused
 
@@ -122,13 +123,17 @@ def check(memory: cs.Memory) -> None:
             finite = np.isfinite(latent.factors).all() and np.isfinite(latent.own).all()
             expect(bool(finite and (latent.own >= 0).all()), "a latent model", latent)
             expect(latent.prior_variance >= 0, "a prior variance of", latent.prior_variance)
-    trails = memory.trails
-    if trails is not None:
+    for trails in _trails(memory):
         _check_parties(trails.parties)
         ordered = (np.diff(trails.places, prepend=-1, append=trails.size) > 0).all()
         expect(bool(ordered), "the places of the trails")
         fine = np.isfinite(trails.means).all() and (trails.rounds > 0).all()
         expect(bool(fine and np.isfinite(trails.rounds).all()), "a trail")
+
+
+def _trails(memory: cs.Memory) -> list[Trails]:
+    relay = memory.relay
+    return [] if relay is None else [t for t in (relay.used, relay.young) if t is not None]
 
 
 def _check_parties(parties: tuple[str, ...]) -> None:
@@ -173,7 +178,8 @@ def same(found: cs.Memory, expected: cs.Memory) -> None:
 def _contents(memory: cs.Memory) -> dict[str, Any]:
     """Return all that a memory keeps, by name."""
     found: dict[str, Any] = {"decay": memory.decay, "rounds": memory.rounds}
-    kept = [*(memory.evidence.blocks if memory.evidence else ()), memory.known, memory.trails]
+    kept = [*(memory.evidence.blocks if memory.evidence else ()), memory.known]
+    kept += _trails(memory)
     if memory.known is not None:
         kept.append(memory.known.latent)
     for at, part in enumerate(kept):

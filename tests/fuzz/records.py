@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 import consilience as cs
-from consilience.record import Round
+from consilience.record import RecordedRound
 from consilience.report.page import write as write_page
 from fuzz import strangers
 from fuzz.damage import damaged, lied, written
@@ -80,7 +80,7 @@ def _damaged(random: Generator, sound: bytes) -> bytes:
     return b"".join(lines)
 
 
-def _check(rounds: tuple[Round, ...]) -> None:
+def _check(rounds: tuple[RecordedRound, ...]) -> None:
     numbers = [one.round for one in rounds]
     expect(numbers == sorted(set(numbers)), "rounds out of order:", numbers)
     for one in rounds:

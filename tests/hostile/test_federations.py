@@ -390,7 +390,7 @@ def test_who_makes_the_aggregation_fail_is_found_and_named(monkeypatch: pytest.M
         return cs.aggregate(updates, *more, **settings)
 
     monkeypatch.setattr(module, "aggregate", fails)
-    monkeypatch.setattr("consilience.alone.aggregate", fails)
+    monkeypatch.setattr("consilience.engines.alone.aggregate", fails)
     evil = {"w": np.full((20, 30), 666.0, np.float32)}
     sent = {f"site-{j}": weights(j) for j in range(4)}
     ended = Rounds().close(1, {**sent, "eve": evil}, ZERO)
@@ -408,7 +408,7 @@ def test_an_error_that_cannot_say_what_it_is(monkeypatch: pytest.MonkeyPatch):
         raise MuteError
 
     monkeypatch.setattr("consilience.integrations.rounds.aggregate", fails)
-    monkeypatch.setattr("consilience.alone.aggregate", fails)
+    monkeypatch.setattr("consilience.engines.alone.aggregate", fails)
     assert "MuteError" in str(Rounds().close(1, {"eve": weights(1)}, ZERO).note)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience import consensus, deliberation
+from consilience.engines import in_process
 from fuzz import driver
 
 TESTS = Path(__file__).parent.parent
@@ -51,26 +51,32 @@ def first_failure(folder: Path, kind: str, cases: int = 40) -> str:
 
 
 def test_a_coordinate_that_was_not_computed_is_seen(monkeypatch, tmp_path):
-    honest = deliberation.combine
+    honest = in_process.combine
 
-    def combine(*arguments, **options):
-        value, off = honest(*arguments, **options)
-        for storage in value.values():
+    def combine(updates, weights, room, *more):
+        made = {}
+
+        def watched(path):
+            made[path] = room(path)
+            return made[path]
+
+        apart = honest(updates, weights, watched, *more)
+        for storage in made.values():
             storage[-1:] = 12345
-        return value, off
+        return apart
 
-    monkeypatch.setattr(deliberation, "combine", combine)
+    monkeypatch.setattr(in_process, "combine", combine)
     assert "the value at" in first_failure(tmp_path, "updates")
 
 
 def test_a_sound_party_that_is_rejected_is_seen(monkeypatch, tmp_path):
-    honest = consensus.parse
+    honest = in_process.parse
 
     def parse(*arguments):
         found = honest(*arguments)
         return found.without({found.parties[0]: "no"}) if len(found.parties) > 1 else found
 
-    monkeypatch.setattr(consensus, "parse", parse)
+    monkeypatch.setattr(in_process, "parse", parse)
     assert "is sound and was rejected: no" in first_failure(tmp_path, "updates")
 
 

@@ -62,10 +62,10 @@ def test_a_count_that_no_rounds_can_have_seen(parts, tmp_path: Path, count):
 @pytest.mark.parametrize("where", ["block", "known", "trails"])
 def test_ids_that_are_no_text_or_not_one_partys(parts, tmp_path: Path, ids, where: str):
     header, arrays = parts
-    place = header["blocks"][0] if where == "block" else header[where]
+    place = {"block": header["blocks"][0], "known": header["known"], "trails": header["trails"][0]}
     if where != "block" and isinstance(ids, list):
         ids = [*ids, "e"]
-    place["parties"] = ids
+    place[where]["parties"] = ids
     refused(written(tmp_path / "m.npz", header, arrays), "parties")
 
 
@@ -92,7 +92,7 @@ def test_distances_that_are_none(parts, tmp_path: Path, at, value: float):
         ("factors", np.inf),
         ("prior", np.nan),
         ("prior", -1.0),
-        ("rounds", 5.0),  # more than the memory has
+        ("rounds0", 5.0),  # more than the memory has
     ],
 )
 def test_beliefs_that_nobody_can_have(parts, tmp_path: Path, name: str, value: float):
@@ -110,6 +110,8 @@ def test_beliefs_that_nobody_can_have(parts, tmp_path: Path, name: str, value: f
         ("blocks", [[]]),
         ("known", []),
         ("trails", 7),
+        ("trails", None),
+        ("trails", {"0": {}}),
     ],
 )
 def test_headers_that_are_none(parts, tmp_path: Path, key: str, value):

@@ -1,5 +1,7 @@
 """What callers pass by mistake: understood, or refused in words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -134,3 +136,27 @@ def test_an_estimator_of_ones_own_that_fails(X, value):
     ):
         cs.aggregate(X, Mine(), memory=memory)
     assert memory.rounds == 0
+
+
+class Nobody(cs.Mean):
+    """An estimator that believes nobody."""
+
+    def infer(self, evidence, *given):
+        beliefs = super().infer(evidence, *given)
+        return replace(beliefs, weights=tuple(np.zeros_like(w) for w in beliefs.weights))
+
+
+@pytest.mark.parametrize("center", [None, 3.0])
+def test_where_nobody_is_believed_the_centre_is_left(center):
+    around = None if center is None else np.full(5, center)
+    found = cs.aggregate(np.ones((4, 5)), Nobody(), center=around)
+    np.testing.assert_array_equal(found.value, np.full(5, center or 0.0))
+    assert found.diagnostics["effective_parties"] == 0
+
+
+def test_weights_too_small_to_square_are_counted():
+    X = np.random.default_rng(0).standard_normal((6, 50))
+    found = cs.aggregate(X, cs.IVAR("vb", prior_variance=1e-200), center=np.ones(50))
+    assert 0 < found.weights["0"] < 1e-190
+    assert 1 <= found.diagnostics["effective_parties"] <= 6
+    np.testing.assert_allclose(found.value, 1)

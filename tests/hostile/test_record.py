@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli import app
+from consilience.cli.commands import app
 from consilience.record import lines
 from consilience.report.page import write as write_page
 

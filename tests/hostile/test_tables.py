@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli import app
+from consilience.cli.commands import app
 from consilience.crowd.inference import PARTY_COLUMNS, TRUTH_COLUMNS
 
 NAMES = {"task": "item", "party": "worker", "value": "score"}

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli import _fail, app
+from consilience.cli.commands import _fail, app
+from consilience.cli.merge import to_json, to_table
 from consilience.consensus import Consensus
-from consilience.merge import to_json, to_table
 from consilience.record import lines
 
 FORGED = "eve\x1b[2K\rann: all is well\nbob \x9b31m\u202e[red]:skull: "

@@ -6,7 +6,7 @@ from safetensors.numpy import load_file, save_file
 
 import consilience as cs
 
-NUMBERS = 4_400_000  # sampled, and more than one stripe of work
+NUMBERS = 8_500_000  # sampled from five parties on, and more than one stripe of work
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def dirty(monkeypatch):
         return out
 
     monkeypatch.setattr(np, "empty", empty)
-    monkeypatch.setattr("consilience.parallel.cores", lambda: 1)
+    monkeypatch.setattr("consilience.passes.parallel.cores", lambda: 1)
 
 
 def sent(parties, largest):

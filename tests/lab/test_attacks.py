@@ -160,7 +160,7 @@ def test_label_flip_turns_the_labels_round():
 def test_random_local_with_real_training():
     torch = pytest.importorskip("torch")
     from consilience.lab.models import logistic_regression
-    from consilience.lab.training import Parties, shard
+    from consilience.lab.training import Trainers, shard
 
     rng, model = RNG(0), logistic_regression(6, 3)
     centres = 3 * rng.standard_normal((3, 6))
@@ -168,7 +168,7 @@ def test_random_local_with_real_training():
     for name in ("honest0", "honest1", "bad0", "bad1"):
         labels = rng.integers(3, size=300)
         data[name] = shard(centres[labels] + rng.standard_normal((300, 6)), labels)
-    parties = Parties(model, data, seed=0, weight_decay=0.01)
+    parties = Trainers(model, data, seed=0, weight_decay=0.01)
     bad = ["bad0", "bad1"]
 
     def train(poison, count):

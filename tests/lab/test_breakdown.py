@@ -5,7 +5,7 @@ import json
 from rich.console import Console
 from typer.testing import CliRunner
 
-from consilience.cli import app
+from consilience.cli.commands import app
 from consilience.lab.breakdown import Plan, bench, summarise
 
 

@@ -6,26 +6,26 @@ import pytest
 import consilience as cs
 from consilience.lab.attacks import Knowledge, registry
 from consilience.lab.attacks.optimised import CALLS
-from consilience.lab.federation import Federation, Round, sgd
+from consilience.lab.federation import Federation, Watched, sgd
 from consilience.lab.models import linear_regression, torch
-from consilience.lab.training import Parties, shard
+from consilience.lab.training import Trainers, shard
 
 HONEST = [f"h{j}" for j in range(5)]
 BAD = ["b0", "b1"]
 SIZE = 4
 
 
-def parties(momentum: float = 0.0) -> Parties:
+def parties(momentum: float = 0.0) -> Trainers:
     rng = np.random.default_rng(0)
     data = {}
     for name in [*HONEST, *BAD]:
         inputs = rng.standard_normal((30, SIZE))
         data[name] = shard(inputs, inputs @ np.arange(1, SIZE + 1) + rng.standard_normal(30))
-    return Parties(linear_regression(SIZE), data, seed=0, batch=10, momentum=momentum)
+    return Trainers(linear_regression(SIZE), data, seed=0, batch=10, momentum=momentum)
 
 
-def trained(method, attack="gaussian", rounds=4, **more) -> list[Round]:
-    seen: list[Round] = []
+def trained(method, attack="gaussian", rounds=4, **more) -> list[Watched]:
+    seen: list[Watched] = []
     federation = Federation(
         parties(), HONEST, method, sgd(0.1), BAD, attack, watch=seen.append, **more
     )
@@ -139,7 +139,7 @@ def raises(updates):
     "rule", [lambda updates: updates.mean(0) * np.inf, raises, lambda u: None, lambda u: u[0][:2]]
 )
 def test_a_rule_that_fails_breaks_the_training_and_is_not_asked_again(rule) -> None:
-    seen: list[Round] = []
+    seen: list[Watched] = []
     federation = Federation(parties(), HONEST, rule, sgd(0.1), BAD, watch=seen.append)
 
     def evaluate(parameters):

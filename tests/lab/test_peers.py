@@ -88,7 +88,7 @@ def test_torchvision_is_not_needed_and_byzfl_not_left_half_imported() -> None:
 def test_a_missing_byzfl_is_named_with_the_extra() -> None:
     script = (
         "import sys; sys.modules['byzfl'] = None\n"
-        "from consilience.cli import app\n"
+        "from consilience.cli.commands import app\n"
         "try: app(['bench', 'robustness', '--methods', 'byzfl-krum'])\n"
         "except SystemExit as end: print(end.code)"
     )

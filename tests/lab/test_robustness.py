@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from consilience.cli import app
+from consilience.cli.commands import app
 from consilience.lab import runner
 from consilience.lab.attacks import SUITE
 from consilience.lab.experiments import robustness as cells_of

@@ -13,8 +13,8 @@ from consilience.lab.models import (  # noqa: E402
     mlp,
 )
 from consilience.lab.training import (  # noqa: E402
-    Parties,
-    Shard,
+    Samples,
+    Trainers,
     gradients,
     images,
     shard,
@@ -81,7 +81,7 @@ def test_batched_gradients_are_those_of_a_loop(name, sizes, own):
 @pytest.mark.parametrize("name", MODELS)
 def test_runs_repeat_bit_for_bit(name):
     def run(seed):
-        parties = Parties(MODELS[name], shards(name), seed, batch=8, momentum=0.9)
+        parties = Trainers(MODELS[name], shards(name), seed, batch=8, momentum=0.9)
         parameters = MODELS[name].initial(seed) + 0.1
         for round in range(10):
             parameters = parameters - 0.1 * parties.gradients(parameters, round).mean(0)
@@ -93,7 +93,7 @@ def test_runs_repeat_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_party_draws_the_same_whoever_else_takes_part(name):
-    parties = Parties(MODELS[name], shards(name), seed=3, batch=8)
+    parties = Trainers(MODELS[name], shards(name), seed=3, batch=8)
     parameters = start(name)
     together = parties.gradients(parameters, 7)
     alone = parties.gradients(parameters, 7, ["p2"])
@@ -118,9 +118,9 @@ def test_streams_are_apart():
 def test_full_batch_is_the_whole_shard_and_mini_batches_average_to_it():
     model, data = MODELS["linear"], shards("linear")
     parameters = start("linear")
-    whole = Parties(model, data, seed=0).gradients(parameters, 0)
+    whole = Trainers(model, data, seed=0).gradients(parameters, 0)
     assert torch.allclose(whole.double(), naive(model, parameters, list(data.values())), atol=1e-5)
-    mini = Parties(model, data, seed=0, batch=16)
+    mini = Trainers(model, data, seed=0, batch=16)
     drawn = torch.stack([mini.gradients(parameters, round) for round in range(500)])
     assert drawn.std(0).mean() > 0.1
     assert (drawn.mean(0) - whole).abs().max() < 5 * drawn.std(0).max() / 500**0.5
@@ -128,8 +128,8 @@ def test_full_batch_is_the_whole_shard_and_mini_batches_average_to_it():
 
 def test_momentum_is_kept_by_party_and_waits_for_the_absent():
     data, parameters = shards("mlp"), start("mlp")
-    plain = Parties(MODELS["mlp"], data, seed=0, batch=8)
-    heavy = Parties(MODELS["mlp"], data, seed=0, batch=8, momentum=0.75)
+    plain = Trainers(MODELS["mlp"], data, seed=0, batch=8)
+    heavy = Trainers(MODELS["mlp"], data, seed=0, batch=8, momentum=0.75)
     g = [plain.gradients(parameters, round) for round in range(3)]
     assert torch.equal(heavy.gradients(parameters, 0), g[0])
     heavy.gradients(parameters, 1, ["p0", "p1"])
@@ -142,7 +142,7 @@ def test_momentum_is_kept_by_party_and_waits_for_the_absent():
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])
 def test_local_linear_regression_is_exact(weight_decay):
     data = shards("linear", (40, 60))
-    fitted = Parties(MODELS["linear"], data, 0, weight_decay=weight_decay).local_parameters()
+    fitted = Trainers(MODELS["linear"], data, 0, weight_decay=weight_decay).local_parameters()
     assert fitted.dtype == torch.float32
     for row, (inputs, targets) in zip(fitted, data.values(), strict=True):
         X, y = inputs.double(), targets.double()
@@ -152,7 +152,7 @@ def test_local_linear_regression_is_exact(weight_decay):
 
 def test_local_logistic_regression_converges():
     model, data = MODELS["logistic"], shards("logistic", (60, 90))
-    parties = Parties(model, data, 0, batch=8, weight_decay=0.01)  # batch has no say here
+    parties = Trainers(model, data, 0, batch=8, weight_decay=0.01)  # batch has no say here
     fitted = parties.local_parameters()
     slope = naive(model, fitted, list(data.values()), weight_decay=0.01)
     assert slope.abs().max() < 1e-3
@@ -165,29 +165,29 @@ def test_local_logistic_regression_converges():
 def test_local_steps_are_sgd_from_the_global_parameters(name):
     model, data, parameters = MODELS[name], shards(name), start(name)
     before = parameters.clone()
-    parties = Parties(model, data, seed=2)  # full batch: nothing is drawn
+    parties = Trainers(model, data, seed=2)  # full batch: nothing is drawn
     found = parties.local_steps(parameters, 0, steps=3, rate=0.5)
     expected = parameters.double().repeat(4, 1)
     for _ in range(3):
         expected = expected - 0.5 * naive(model, expected, list(data.values()))
     assert torch.allclose(found.double(), expected, atol=1e-5)
     assert torch.equal(parameters, before)
-    mini = Parties(model, data, seed=2, batch=8)
+    mini = Trainers(model, data, seed=2, batch=8)
     many = mini.local_steps(parameters, 4, 3, 0.5)
     assert torch.allclose(many[1], mini.local_steps(parameters, 4, 3, 0.5, ["p1"])[0], atol=1e-5)
 
 
 def test_poison_sees_the_batch_and_leaves_the_shard_alone():
     data, parameters = shards("logistic"), start("logistic")
-    before = {name: Shard(*(part.clone() for part in held)) for name, held in data.items()}
-    parties = Parties(MODELS["logistic"], data, seed=0)
+    before = {name: Samples(*(part.clone() for part in held)) for name, held in data.items()}
+    parties = Trainers(MODELS["logistic"], data, seed=0)
 
     def flip(inputs, targets, rng):
         targets[:] = 2 - targets  # in place, to provoke
         return inputs, targets
 
     poisoned = parties.gradients(parameters, 0, poison=flip)
-    flipped = [Shard(held.inputs, 2 - held.targets) for held in before.values()]
+    flipped = [Samples(held.inputs, 2 - held.targets) for held in before.values()]
     expected = naive(MODELS["logistic"], parameters, flipped)
     assert torch.allclose(poisoned.double(), expected, atol=1e-6)
     for name, held in data.items():
@@ -233,7 +233,7 @@ def test_shards_are_copies_even_of_read_only_arrays():
 
 
 def test_unknown_parties_are_named():
-    parties = Parties(MODELS["mlp"], shards("mlp"), seed=0)
+    parties = Trainers(MODELS["mlp"], shards("mlp"), seed=0)
     with pytest.raises(ValueError, match=r"among p0, p1, p2, p3, found \['nobody'\]"):
         parties.gradients(start("mlp"), 0, ["p0", "nobody"])
     with pytest.raises(ValueError, match="none at all"):
@@ -249,7 +249,7 @@ def test_training_learns():
         for j, y in enumerate(labels)
     }
     model = MODELS["mlp"]
-    parties, parameters = Parties(model, data, seed=0, batch=32), model.initial(0)
+    parties, parameters = Trainers(model, data, seed=0, batch=32), model.initial(0)
     for round in range(100):
         parameters = parameters - 0.2 * parties.gradients(parameters, round).mean(0)
     assert model.accuracy(parameters, *data["p0"]) > 0.95
