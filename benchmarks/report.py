@@ -18,9 +18,10 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from consilience import Beliefs, Consensus, Evidence, Record
+from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING
-from consilience.evidence import Block, Matrix, Vector
-from consilience.judgement import Judgement
+from consilience.estimators.judgement import Judgement
+from consilience.evidence import Block
 from consilience.report.page import write
 
 CHROMIUM = shutil.which("chromium")
