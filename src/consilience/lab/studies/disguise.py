@@ -1,6 +1,6 @@
 """Adversaries in a disguise that lasts: what `pairwise` cannot tell from honest parties.
 
-    python -m benchmarks.disguise [--out docs/data/disguise.json]
+    python -m consilience.lab.studies.disguise [--out docs/data/disguise.json]
 
 The robustness protocol on MNIST, 4 adversaries beside 10 honest parties. Each sends μ − sd and
 noise of its own, as long as sd, that is the same in every round: two of them correlate by one half,

@@ -1,6 +1,6 @@
 """Posterior mean or least squares? How long, and of whom, is each method's step on MNIST?
 
-    python -m benchmarks.shrinkage [--out docs/data/shrinkage.json]
+    python -m consilience.lab.studies.shrinkage [--out docs/data/shrinkage.json]
 
 Figure 2's protocol without adversaries and with five, 200 rounds, one seed: the sum of the weights
 (what is left goes to the prior at zero, and shortens the step), and the effective number of
@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 import consilience as cs
+from consilience.estimators.catalogue import Method
 from consilience.lab.experiments import mnist_sgd
-from consilience.lab.federation import Federation, sgd
+from consilience.lab.federation import Federation, Watched, sgd
 from consilience.lab.models import mlp
-from consilience.lab.training import Parties
+from consilience.lab.training import Trainers
 
 ROUNDS = 200
 ADVERSARIES = (0, 5)
 SHOWN = (0, 10, 50, 100, 199)
-METHODS = {
+METHODS: dict[str, str | Method] = {
     "mean": "mean",
     "geometric-median": "geometric-median",
     "ivar-vb": "ivar-vb",
@@ -34,6 +36,11 @@ METHODS = {
     "icov-vb": "icov-vb",
     "icov-vb, posterior mean": cs.ICOV(estimate="posterior-mean"),
 }
+
+
+def _append(seen: list[cs.Consensus], round: Watched) -> None:
+    assert round.consensus is not None
+    seen.append(round.consensus)
 
 
 def main() -> None:
@@ -45,14 +52,14 @@ def main() -> None:
     model, names = mlp(), list(shards)
     records = []
     for adversaries, (name, method) in product(ADVERSARIES, METHODS.items()):
-        seen: list[cs.Consensus | None] = []
+        seen: list[cs.Consensus] = []
         federation = Federation(
-            Parties(model, shards, 0, mnist_sgd.BATCH),
+            Trainers(model, shards, 0, mnist_sgd.BATCH),
             names[: mnist_sgd.HONEST],
             method,
             sgd(mnist_sgd.RATE, mnist_sgd.MOMENTUM),
             adversaries=names[mnist_sgd.HONEST : mnist_sgd.HONEST + adversaries],
-            watch=lambda round, seen=seen: seen.append(round.consensus),
+            watch=partial(_append, seen),
         )
         end = federation.run(
             ROUNDS, lambda p: {"accuracy": model.accuracy(p, *test)}, lambda *_: None, ROUNDS

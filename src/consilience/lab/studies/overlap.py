@@ -1,6 +1,6 @@
 """When does modelling correlation pay? One-round linear regression over many set-ups.
 
-    python -m benchmarks.overlap [--out docs/data/overlap.json]
+    python -m consilience.lab.studies.overlap [--out docs/data/overlap.json]
 
 Five parties estimate the same weights by least squares; their noise levels and the samples they
 share vary. Each number is the distance of the consensus from the truth, the mean over eight
@@ -13,11 +13,13 @@ import argparse
 import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import track
 
 import consilience as cs
+from consilience.estimators.catalogue import Method
 from consilience.lab.synthetic import linear_regression
 
 NOISE = {
@@ -36,7 +38,7 @@ STARTS = {  # where each party's 300 samples begin: 30 apart is an overlap of 90
     "last two": (0, 300, 600, 900, 930),
     "last three": (0, 300, 600, 630, 660),
 }
-METHODS = {
+METHODS: dict[str, str | Method] = {
     "mean": "mean",
     "geometric-median": "geometric-median",
     "coordinate-median": "coordinate-median",
@@ -49,6 +51,7 @@ SEEDS = 8
 
 
 def errors(noise: tuple[int, ...], starts: tuple[int, ...]) -> dict[str, float]:
+    """Return the mean error of each method, over the seeds."""
     found: dict[str, list[float]] = {}
     for seed in range(SEEDS):
         task = linear_regression(seed, noise=noise, starts=starts)
@@ -65,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/overlap.json"))
     out = parser.parse_args().out
-    records = []
+    records: list[dict[str, Any]] = []
     for (level, noise), (pattern, starts) in track(list(product(NOISE.items(), STARTS.items()))):
         records.append({"noise": level, "overlap": pattern, "error": errors(noise, starts)})
     names = list(records[0]["error"])

@@ -1,6 +1,6 @@
 """How far from the truth is each method on a made-up crowd, and do its intervals hold it?
 
-    python -m benchmarks.crowd [--out docs/data/crowd.json] [--seeds 10]
+    python -m consilience.lab.studies.crowd [--out docs/data/crowd.json] [--seeds 10]
 
 The crowds are those of consilience.lab.crowd. Each number is the mean over the seeds of the root
 mean squared error over the tasks, or of the share of tasks whose 95 % interval holds the truth.
@@ -39,11 +39,12 @@ METHODS = ("mean", "median", "ivar", "affine", "pairwise")
 
 
 def measure(people: Crowd, method: str) -> dict[str, float]:
+    """Return how far off a method is, and whom it names."""
     found = cs.infer(people.table, task="task", party="worker", value="score", method=method)
     held = [low <= people.truth[str(t)] <= high for t, (low, high) in found.intervals.items()]
     listed = {party for group in found.groups for party in group}
     return {
-        "error": people.error(found.truth),
+        "error": people.error({str(t): value for t, value in found.truth.items()}),
         "coverage": float(np.mean(held)),
         "clique found": len(listed & people.clique) / max(len(people.clique), 1),
         "others named": len(listed - people.clique),
