@@ -89,8 +89,8 @@ def test_shape_of_the_evidence():
     assert evidence.parties == ("a", "b")
     np.testing.assert_array_equal(evidence.counts, [3, 3])
     np.testing.assert_array_equal(evidence.blocks[0].distances, [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
-    assert evidence.smallest == 0.5
-    assert Evidence.of(np.ones((3, 4))).smallest == 0
+    assert evidence.least_noise == 0.5
+    assert Evidence.of(np.ones((3, 4))).least_noise == 0
 
 
 def test_unusable_updates_are_left_out():

@@ -22,7 +22,7 @@ expect = playwright.expect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 COMMAND = Path(sys.executable).with_name("consilience")
-EXAMPLE = Path(__file__).parents[1] / "docs" / "data" / "run.jsonl"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "data" / "run.jsonl"
 CHARTS = {  # with a colour each must show
     "weights": "group0",
     "correlation": "alike",

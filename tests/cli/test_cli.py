@@ -89,7 +89,7 @@ def test_in_the_background_it_is_not_cancelled():
 
 
 def test_the_command_is_the_one_that_can_be_cancelled():
-    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"consilience": "consilience_command:main"}
 
 
