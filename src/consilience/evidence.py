@@ -99,7 +99,7 @@ class Block:
         parties are equal. A scale that less than half of the parties cannot set."""
         ordered = np.sort(self.typical_distances)
         middle = float(ordered[(ordered.size - 1) // 2])
-        return middle if middle > 0 or np.isinf(self.smallest) else self.smallest
+        return middle if middle > 0 or np.isinf(self.least_distance) else self.least_distance
 
     @property
     def central_weights(self) -> Vector:
@@ -109,7 +109,7 @@ class Block:
         return weights
 
     @property
-    def smallest(self) -> float:
+    def least_distance(self) -> float:
         """The least positive squared distance between two parties; infinite if there is none."""
         pairs = self.distances[:-1, :-1]
         return float(pairs[pairs > 0].min(initial=np.inf))
@@ -194,10 +194,10 @@ class Evidence:
         return counts
 
     @cached_property
-    def smallest(self) -> float:
+    def least_noise(self) -> float:
         """The smallest noise worth telling from none: half the least positive squared distance
         between two parties, or zero if all are equal."""
-        least = min((block.smallest for block in self.blocks), default=np.inf)
+        least = min((block.least_distance for block in self.blocks), default=np.inf)
         return least / 2 if np.isfinite(least) else 0.0
 
     def __add__(self, other: Evidence) -> Evidence:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from consilience.arrays import Positions, Vector
 from consilience.crowd.ratings import Ratings, total
+from consilience.updates.votes import middle
 
 _LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
 _CERTAIN = 100.0  # the most the noise prior may count, in ratings/2
@@ -184,7 +185,7 @@ class _State:
         self.bias_spread = float(np.mean(bias**2 + self.bias_variance)) + _LEAST
         fall: Vector = before - bias
         self.votes = _trust(self.precision) / self.members[self.group]
-        self.bias = bias - _middle(bias, self.votes)
+        self.bias = bias - middle(bias, self.votes)
         return fall
 
     def _judge_gain(self, truth: Vector, uncertainty: Vector) -> None:
@@ -198,7 +199,7 @@ class _State:
         off = ((gain - 1) ** 2 + self.gain_variance)[present]
         self.gain_spread = float(np.mean(off)) + _LEAST
         self.gain_votes = np.where(present, _trust(information / self.heard), 0.0)
-        scale = _middle(gain, self.gain_votes)
+        scale = middle(gain, self.gain_votes)
         # Gains around zero: nobody looks at the tasks, and there is no scale to choose.
         self.gain = gain / scale if scale > _LEAST else gain
 
@@ -246,7 +247,7 @@ def _trust(precision: Vector) -> Vector:
 
 def _of_median(off: Vector, votes: Vector) -> float:
     """Return the variance of a weighted median, given what each is off it."""
-    size = 1.4826 * _middle(np.abs(off), votes)
+    size = 1.4826 * middle(np.abs(off), votes)
     return float(_MEDIAN * size**2 * np.sum(votes**2) / np.sum(votes) ** 2)
 
 
@@ -258,10 +259,3 @@ def _gamma_shape(values: Vector, logs: Vector) -> float:
     s = max(float(np.log(np.mean(values)) - np.mean(logs)), 1e-6)
     shape = (3 - s + np.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
     return float(np.clip(shape, _VAGUE, _CERTAIN))
-
-
-def _middle(values: Vector, weights: Vector) -> float:
-    """Return the weighted median."""
-    order = np.argsort(values, kind="stable")
-    w = weights[order]
-    return float(np.interp(0.5 * w.sum(), np.cumsum(w) - 0.5 * w, values[order]))

@@ -20,7 +20,7 @@ from consilience.evidence import Evidence
 def infer_from_meetings(evidence: Evidence, infer: Callable[[Evidence], Beliefs]) -> Beliefs:
     """Infer from the rounds in which parties met, and extend the beliefs to all rounds."""
     meetings = Evidence(tuple(block for block in evidence.blocks if len(block.parties) > 1))
-    if meetings.smallest > 0:
+    if meetings.least_noise > 0:
         beliefs = infer(meetings)
     else:
         size = len(meetings.parties)

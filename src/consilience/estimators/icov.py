@@ -137,7 +137,7 @@ class ICOV:
             rank,
             shared=self.noise == "shared",
             joint=self.posterior == "joint",
-            floor=self.epsilon * evidence.smallest,
+            floor=self.epsilon * evidence.least_noise,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
             accelerate=self.accelerate,
@@ -159,7 +159,7 @@ class ICOV:
         # A smaller one would make Φ singular in the numbers at hand.
         squares = (guess.V**2).sum(axis=1)
         floor = np.maximum(
-            self.epsilon * evidence.smallest, 1e-13 * (squares.sum() if shared else squares)
+            self.epsilon * evidence.least_noise, 1e-13 * (squares.sum() if shared else squares)
         ) * np.ones(len(squares))
         known = _known(evidence, rank, start) if self.kernel == "linear" else None
         if known is not None:

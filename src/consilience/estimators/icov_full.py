@@ -54,7 +54,7 @@ class FullCovariance:
     def _iterate(self, evidence: Evidence) -> Beliefs:
         weights = [block.central_weights for block in evidence.blocks]
         spread = np.diag(pooled_products(evidence, [with_centre(w) for w in weights]))
-        prior = np.diag(np.maximum(spread, 1e-6 * evidence.smallest))
+        prior = np.diag(np.maximum(spread, 1e-6 * evidence.least_noise))
         phi = prior
         objective: list[float] = []
         converged = False

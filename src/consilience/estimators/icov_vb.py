@@ -30,8 +30,8 @@ Factorised or joint? What the parties share can be the truth or a common bias, s
 and u are strongly correlated. Factorising denies that, and pays for it: on data drawn from the
 model it understates the noise of parties that err the same way, by a fifth and more, and its
 intervals with it, where the joint posterior, exact given V, finds it and covers
-(tests/test_recovery.py). But the joint posterior believes the model: where adversaries send
-vectors with nothing of the truth in them, the likeliest story is that *they* are right about a
+(tests/estimators/test_recovery.py). But the joint posterior believes the model: where adversaries
+send vectors with nothing of the truth in them, the likeliest story is that *they* are right about a
 truth near the centre and the honest share a bias. The factorised posterior, drawn to directions
 that cancel in the weighted mean, stays with the honest. So the paper's is the default, and the
 joint one is for sources that all mean well.
@@ -120,7 +120,7 @@ def infer_vb(evidence: Evidence, model: Settings, start: PartyBeliefs | None = N
     def step(state: PartyBeliefs) -> Step[PartyBeliefs]:
         tasks = infer_all_tasks(evidence, state, model)
         watched = [
-            weights @ block.coordinates / np.sqrt(block.typical or evidence.smallest)
+            weights @ block.coordinates / np.sqrt(block.typical or evidence.least_noise)
             for block, (weights, _) in zip(
                 evidence.blocks, consensus(evidence, state, tasks, model), strict=True
             )

@@ -84,7 +84,7 @@ class IVAR:
         return infer_from_meetings(evidence, infer)
 
     def _maximum_likelihood(self, evidence: Evidence, variance: Vector) -> Beliefs:
-        floor = self.epsilon * evidence.smallest
+        floor = self.epsilon * evidence.least_noise
         objective: list[float] = []
         for _ in range(self.max_iterations):
             weights = tuple(truth_weights(variance[m]) for m in evidence.members)
@@ -109,7 +109,7 @@ class IVAR:
         )
 
     def _variational(self, evidence: Evidence, variance: Vector) -> Beliefs:
-        floor = self.epsilon * evidence.smallest
+        floor = self.epsilon * evidence.least_noise
         coordinates = sum(block.count for block in evidence.blocks)
         prior = self.prior_variance or initial_prior(evidence)
         objective: list[float] = []
@@ -217,4 +217,4 @@ def initial_prior(evidence: Evidence) -> float:
         plain = np.append(uniform(len(block.parties)), 0.0)
         total += block.count * float(residuals(block.distances, plain)[-1])
         count += block.count
-    return max(total / count, evidence.smallest)
+    return max(total / count, evidence.least_noise)

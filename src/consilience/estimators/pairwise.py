@@ -47,7 +47,7 @@ from consilience.estimators.levels import (
 )
 from consilience.estimators.reasons import REMARKABLE, TOGETHER, explain, groups_of
 from consilience.evidence import Block, Evidence, pooled_distances, residuals
-from consilience.updates.votes import at_most_a_third
+from consilience.updates.votes import at_most_a_third, middle
 
 # Guards against rounding and endless loops: no choice of method.
 _TINY = 1e-300  # in place of a zero to divide by
@@ -178,7 +178,7 @@ class Pairwise:
     def _infer(self, evidence: Evidence, given: Given) -> Beliefs:
         seen = self._read(evidence, self.slack)
         levels, shared = seen.levels, seen.shared
-        if given.lasting is not None and given.lasting.smallest < np.inf:
+        if given.lasting is not None and given.lasting.least_distance < np.inf:
             there = [evidence.parties.index(party) for party in given.lasting.parties]
             at = np.ix_(there, there)
             lasting = self._read(Evidence((given.lasting,)), seen.slack)
@@ -212,7 +212,7 @@ class Pairwise:
         distances, counts = pooled_distances(evidence)
         descent = Descent(self.exact, self.hardening, self.tolerance, self.max_iterations)
         levels, iterations = fit_levels(
-            distances, counts > 0, evidence.smallest, self.starts, self.nearly_all, descent
+            distances, counts > 0, evidence.least_noise, self.starts, self.nearly_all, descent
         )
         slack = slack or slack_of(distances, levels, counts, self.fitting, self.most_slack)
         typical, shared = common_level(
@@ -322,7 +322,7 @@ def bounded(weights: Vector, now: Block, longest: float) -> tuple[Vector, Vector
     """
     distances = now.distances[:-1, :-1]
     # Of copies all but one are at no distance from their mean: no length to compare others with.
-    least = _SHORTEST * np.sqrt(now.smallest / 2) if now.smallest < np.inf else 1.0
+    least = _SHORTEST * np.sqrt(now.least_distance / 2) if now.least_distance < np.inf else 1.0
     # To begin with, about the middle of most parties: a far one that weighs much would be left
     # behind in small steps only.
     lengths = np.sqrt(now.typical_distances / (now.typical or 1.0))
@@ -348,11 +348,8 @@ def at_most_half(weights: Vector) -> Vector:
 
 
 def _middle(values: Vector, weights: Vector) -> float:
-    """Return the weighted median of positive values, interpolated between neighbours."""
-    order = np.argsort(values, kind="stable")
-    w = weights[order]
-    place = np.cumsum(w) - 0.5 * w
-    return float(np.exp(np.interp(0.5 * w.sum(), place, np.log(values[order]))))
+    """Return the weighted median of positive values, on the scale of their logarithms."""
+    return float(np.exp(middle(np.log(values), weights)))
 
 
 def _check(name: str, value: object, least: float, most: float) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from consilience.errors import UpdateError
 from consilience.text import shown
+from consilience.updates.votes import weighted_median
 
 Values = NDArray[np.float64]
 
@@ -78,8 +79,4 @@ def _values(value: Any) -> Values | None:
 def _median(pairs: Sequence[tuple[float, Values]]) -> Values:
     weights = np.array([weight for weight, _ in pairs])
     values = np.stack([value for _, value in pairs])  # (J, ...)
-    order = np.argsort(values, axis=0, kind="stable")
-    passed = np.cumsum(weights[order], axis=0) >= weights.sum() / 2
-    ranked = np.take_along_axis(values, order, axis=0)
-    median: Values = np.take_along_axis(ranked, np.argmax(passed, axis=0)[None], axis=0)[0]
-    return median
+    return weighted_median(values, weights)

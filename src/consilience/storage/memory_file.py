@@ -24,7 +24,7 @@ from consilience.text import shown
 from consilience.trails import Relay, Trails
 
 _FORMAT = "consilience-memory"
-_VERSION = 1
+_VERSION = 2
 _MOST_ROUNDS = 10**9
 _MOST_COORDINATES = 2.0**48  # of one round: a petabyte
 

@@ -42,3 +42,14 @@ def weighted_median(rows: Array, votes: Vector) -> Array:
     middle = np.take_along_axis(order, place[None], axis=0)
     median: Array = np.take_along_axis(rows, middle, axis=0)[0]
     return median
+
+
+def middle(values: Vector, weights: Vector) -> float:
+    """Return the weighted median of numbers, interpolated between neighbours.
+
+    >>> middle(np.array([1.0, 2.0, 9.0]), np.ones(3))
+    2.0
+    """
+    order = np.argsort(values, kind="stable")
+    w = weights[order]
+    return float(np.interp(0.5 * w.sum(), np.cumsum(w) - 0.5 * w, values[order]))
