@@ -333,7 +333,7 @@ def test_the_file_needs_no_pickle(used, tmp_path):
         assert {array.dtype.kind for array in arrays.values()} <= {"f", "i", "u"}
         header = json.loads(arrays["header"].tobytes())
     assert header["format"] == "consilience-memory"
-    assert header["version"] == 1
+    assert header["version"] == 2
 
 
 @pytest.mark.parametrize("method", REMEMBERING)
@@ -435,7 +435,7 @@ def test_killed_while_saving(tmp_path):
 def header_of(**changes):
     header = {
         "format": "consilience-memory",
-        "version": 1,
+        "version": 2,
         "decay": 0.9,
         "rounds": 1,
         "blocks": [],
@@ -494,7 +494,7 @@ BROKEN = {
     "foreign npz": lambda path: npz(path, weights=np.ones(3)),
     "no json": lambda path: npz(path, None, header=np.frombuffer(b"{", np.uint8)),
     "list": lambda path: npz(path, [1, 2]),
-    "no blocks": lambda path: npz(path, {"format": "consilience-memory", "version": 1}),
+    "no blocks": lambda path: npz(path, {"format": "consilience-memory", "version": 2}),
     "bad decay": lambda path: npz(path, header_of(decay=7)),
     "text decay": lambda path: npz(path, header_of(decay="much")),
     "array missing": lambda path: npz(path, header_of(blocks=[BLOCK])),
@@ -527,7 +527,7 @@ def test_a_file_that_is_no_memory_is_named_and_left_alone(tmp_path, case):
 @pytest.mark.parametrize(
     ("header", "problem"),
     [
-        (header_of(version=2), "memory version 2, this release reads 1"),
+        (header_of(version=1), "memory version 1, this release reads 2"),
         (header_of(format="another-thing"), "not a memory but 'another-thing'"),
     ],
 )

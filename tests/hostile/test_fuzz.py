@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.engines import in_process
+from consilience.engines import aggregate, in_process
 from fuzz import driver
 
 TESTS = Path(__file__).parent.parent
@@ -70,13 +70,13 @@ def test_a_coordinate_that_was_not_computed_is_seen(monkeypatch, tmp_path):
 
 
 def test_a_sound_party_that_is_rejected_is_seen(monkeypatch, tmp_path):
-    honest = in_process.parse
+    honest = aggregate.parse
 
     def parse(*arguments):
         found = honest(*arguments)
         return found.without({found.parties[0]: "no"}) if len(found.parties) > 1 else found
 
-    monkeypatch.setattr(in_process, "parse", parse)
+    monkeypatch.setattr(aggregate, "parse", parse)
     assert "is sound and was rejected: no" in first_failure(tmp_path, "updates")
 
 

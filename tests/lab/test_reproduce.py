@@ -72,7 +72,7 @@ def test_a_finished_cell_is_not_run_again_and_a_broken_one_is(
 
 
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, quiet: Console) -> None:
-    def interrupted(tick: runner.Tick) -> list[runner.Record]:
+    def interrupted(tick: runner.Tick) -> list[runner.Row]:
         raise KeyboardInterrupt
 
     done = runner.Cell("x", {"seed": 0}, lambda tick: [{"value": 1.5}])

@@ -56,7 +56,7 @@ class Room:
         self.values = {}
 
     def __call__(self, path):
-        self.values[path] = self.updates.leaves[self.updates.template()][path].empty()
+        self.values[path] = self.updates.leaves[self.updates.template][path].empty()
         return self.values[path]
 
     @property
