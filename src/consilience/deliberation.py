@@ -22,6 +22,7 @@ from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.estimators.judgement import Judgement
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
+from consilience.passes.blas import one_thread
 from consilience.text import shown
 
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
@@ -62,10 +63,11 @@ class Engine(Protocol):
         """Return the parties' coordinates at some places, in ascending order: (J, n)."""
         ...
 
-    def combine(self, weights: Vector, peers: Positions | None) -> Vector:
+    def combine(self, weights: Vector, ring: Positions | None) -> Vector:
         """Form the weighted sum (the last weight is the centre's), and return each party's mean
-        squared distance from its peer, if peers are named. Where these are not finite, parties
-        whose updates are unusable are left out from then on."""
+        squared distance from the one before it in the ring, an order of all parties, if there is
+        one. Where these are not finite, parties whose updates are unusable are left out from then
+        on."""
         ...
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
@@ -126,7 +128,8 @@ class _Round:
                 relay = memory.followed(block.parties, engine.size, engine.look)
                 lasting = relay.used.evidence(len(block.parties))
         given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting)
-        beliefs = estimator.infer(evidence if estimator.remembers else now, given)
+        with one_thread():
+            beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
         self._took("inference", started)
@@ -174,16 +177,13 @@ class _Round:
         started = perf_counter()
         engine, count = self.engine, len(block.parties)
         ring = random.permutation(count)
-        peers = np.empty(count, np.intp)
-        peers[ring] = np.roll(ring, 1)
         sampled = block.count < engine.size and count > 1
-        apart = engine.combine(weights, peers if sampled else None)
+        apart = engine.combine(weights, ring if sampled else None)
         self._took("combination", started)
         if engine.parties != block.parties:
             return False
-        return not sampled or _unsurprising(
-            apart, block.distances[np.arange(count), peers], block.count
-        )
+        seen = block.distances[ring, np.roll(ring, 1)]
+        return not sampled or _unsurprising(apart[ring], seen, block.count)
 
     def _concluded(
         self,

@@ -73,13 +73,12 @@ def made(values, codes):
     return rows, np.array(exact).reshape(len(codes), -1)
 
 
-def summed(these, rows, codes, weights, code="d", peers=None, wide=False):
+def summed(these, rows, codes, weights, code="d", ring=0, wide=False):
     """Return the sum, the squares and whether all is finite."""
     out = empty(len(rows[0]), code)
-    squares = None if peers is None else np.zeros(len(rows))
+    squares = np.zeros(ring) if ring else None
     weights = np.asarray(weights, float)
-    peers = None if peers is None else np.asarray(peers, np.int64)
-    finite = these.combine(rows, codes.encode(), weights, out, code.encode(), peers, squares, wide)
+    finite = these.combine(rows, codes.encode(), weights, out, code.encode(), squares, wide)
     return decoded(out, code), squares, finite
 
 
@@ -121,14 +120,14 @@ def test_combine_is_naive(these, length, wide, paired):
         codes, code = mixture(random, count), mixture(random, 1)
         rows, X = made(random.standard_normal((count, length)) + 1, codes)
         weights = random.standard_normal(count) * (random.random(count) < 0.7)
-        peers = random.integers(0, count, count) if paired else None
-        y, squares, finite = summed(these, rows, codes, weights, code, peers, wide)
+        ring = int(random.integers(1, count + 1)) if paired else 0
+        y, squares, finite = summed(these, rows, codes, weights, code, ring, wide)
         assert finite is True
         allowed = (1e-14 if wide else 1e-6) * (np.abs(weights) @ np.abs(X) + 1)
         expected = weights @ X
         assert (np.abs(y - expected) <= allowed + EPS[code] * np.abs(expected)).all()
         if paired:
-            apart = np.square(X - X[peers]).sum(axis=1)
+            apart = np.square(X[:ring] - np.roll(X[:ring], 1, axis=0)).sum(axis=1)
             np.testing.assert_allclose(squares, apart, rtol=1e-13 if wide else 1e-5)
 
 
@@ -189,7 +188,7 @@ def test_results_are_rounded_as_others_round(these, code, wide):
     # A sum that starts from zero knows no negative zero.
     bits = encoded(np.clip(x + np.float32(0), -LARGEST[code], LARGEST[code]), code).view(np.uint16)
     out = empty(len(x), code)
-    assert these.combine([x], b"f", np.ones(1), out, code.encode(), None, None, wide)
+    assert these.combine([x], b"f", np.ones(1), out, code.encode(), None, wide)
     np.testing.assert_array_equal(out.view(np.uint16), bits)
     out = empty(len(x), code)
     sums = np.zeros(1), np.zeros(1)
@@ -223,7 +222,7 @@ def test_what_overflows_in_single_precision_is_formed_in_double(these, length):
     y, _, finite = summed(these, [x, x], "ff", [2.0, -1.5])
     np.testing.assert_allclose(y, x.astype(float) / 2, rtol=1e-6)
     assert finite
-    y, squares, finite = summed(these, [x, zero], "ff", [0.0, 1.0], peers=[1, 0])
+    y, squares, finite = summed(these, [x, zero], "ff", [0.0, 1.0], ring=2)
     np.testing.assert_allclose(squares, float(x[1]) ** 2, rtol=1e-6)
     assert finite
     assert not y.any()
@@ -246,7 +245,7 @@ def test_what_is_not_finite_is_told(these, bad, code, length, at):
         y, _, finite = summed(these, rows, code * 5, weights, wide=wide)
         assert finite is True
         assert (y == 4).all()
-        _, squares, finite = summed(these, rows, code * 5, weights, peers=np.zeros(5), wide=wide)
+        _, squares, finite = summed(these, rows, code * 5, weights, ring=5, wide=wide)
         assert finite is False
         assert not squares.any()
         total = np.zeros((5, 5))
@@ -263,7 +262,7 @@ def test_a_weight_that_is_no_number_is_told(these):
 
 def test_nothing_comes_of_no_rows(these):
     out, none = np.ones(100), np.zeros(0)
-    assert these.combine([], b"", none, out, b"d", None, None, False)
+    assert these.combine([], b"", none, out, b"d", None, False)
     assert not out.any()
     these.gram([], b"", -1, np.zeros((0, 0)), False)
     total = np.ones((2, 2))
@@ -274,7 +273,7 @@ def test_nothing_comes_of_no_rows(these):
 def test_what_was_there_is_added_to(these):
     x = np.arange(3.0)
     squares, shares = np.ones(2), np.ones(2)
-    these.combine([x, x + 1], b"dd", np.ones(2), np.empty(3), b"d", np.array([1, 0]), squares, True)
+    these.combine([x, x + 1], b"dd", np.ones(2), np.empty(3), b"d", squares, True)
     np.testing.assert_array_equal(squares, [4, 4])
     these.trim([x, x + 2], b"dd", 0, np.empty(3), b"d", 1, shares, squares, True)
     np.testing.assert_array_equal(squares, [7, 7])
@@ -287,7 +286,7 @@ def test_the_parties_numbers_may_be_read_only_and_are_left_alone(these):
     for row in rows:
         row.flags.writeable = False
     these.gram(rows, b"fd", 0, np.zeros((2, 2)), False)
-    summed(these, rows, "fd", [1, 2], peers=[1, 0])
+    summed(these, rows, "fd", [1, 2], ring=2)
     trimmed(these, rows, "fd", 0)
     for row, copy in zip(rows, copies, strict=True):
         np.testing.assert_array_equal(row, copy)
@@ -327,9 +326,9 @@ def test_powers_of_two_change_no_digit(these, seed, count, length, power):
     these.gram(rows, codes.encode(), -1, one, False)
     these.gram(scaled, codes.encode(), -1, two, False)
     np.testing.assert_array_equal(two, one * factor**2)
-    weights, peers = random.standard_normal(count), random.permutation(count)
-    y, squares, _ = summed(these, rows, codes, weights, peers=peers)
-    more = summed(these, scaled, codes, weights, peers=peers)
+    weights = random.standard_normal(count)
+    y, squares, _ = summed(these, rows, codes, weights, ring=count)
+    more = summed(these, scaled, codes, weights, ring=count)
     np.testing.assert_array_equal(more[0], y * factor)
     np.testing.assert_array_equal(more[1], squares * factor**2)
     y, shares, _, _ = trimmed(these, rows, codes, (count - 1) // 2)
@@ -360,7 +359,6 @@ def between(length):
 
 
 X, W = [np.ones(6, np.float32), np.ones(6, np.float32)], np.ones(2)
-P = np.array([1, 0], np.int64)
 WRONG = {
     "a code too few": ("gram", X, b"f", -1, np.zeros((2, 2)), False),
     "a code too many": ("gram", X, b"fff", -1, np.zeros((2, 2)), False),
@@ -383,27 +381,23 @@ WRONG = {
     "a total read only": ("gram", X, b"ff", -1, read_only(np.zeros((2, 2))), False),
     "a total by columns": ("gram", X, b"ff", -1, np.zeros((2, 2), order="F"), False),
     "too few arguments": ("gram", X, b"ff", -1),
-    "None among summands": ("combine", [None, X[0]], b"ff", W, X[0] * 0, b"f", None, None, False),
-    "nothing but None": ("combine", [None, None], b"ff", W, X[0] * 0, b"f", None, None, False),
-    "nowhere": ("combine", X, b"ff", W, None, b"f", None, None, False),
-    "no code for it": ("combine", X, b"ff", W, X[0] * 0, b"", None, None, False),
-    "a wrong code for it": ("combine", X, b"ff", W, X[0] * 0, b"q", None, None, False),
-    "a short output": ("combine", X, b"ff", W, X[0][:5] * 0, b"f", None, None, False),
-    "a strided output": ("combine", X, b"ff", W, np.zeros((6, 2))[:, 0], b"d", None, None, False),
-    "an output read only": ("combine", X, b"ff", W, read_only(X[0] * 0), b"f", None, None, False),
-    "bytes": ("combine", X, b"ff", W, bytes(24), b"f", None, None, False),
-    "an output between": ("combine", X, b"ff", W, between(6), b"f", None, None, False),
-    "a weight too few": ("combine", X, b"ff", W[:1], X[0] * 0, b"f", None, None, False),
-    "no weights": ("combine", X, b"ff", None, X[0] * 0, b"f", None, None, False),
-    "weights in single": ("combine", X, b"ff", X[0][:2], X[0] * 0, b"f", None, None, False),
-    "peers below": ("combine", X, b"ff", W, X[0] * 0, b"f", P - 1, W * 0, False),
-    "peers above": ("combine", X, b"ff", W, X[0] * 0, b"f", P + 1, W * 0, False),
-    "a peer too few": ("combine", X, b"ff", W, X[0] * 0, b"f", P[:1], W * 0, False),
-    "peers of 4 bytes": ("combine", X, b"ff", W, X[0] * 0, b"f", P.astype("i4"), W * 0, False),
-    "no squares": ("combine", X, b"ff", W, X[0] * 0, b"f", P, None, False),
-    "no peers": ("combine", X, b"ff", W, X[0] * 0, b"f", None, W * 0, False),
-    "small squares": ("combine", X, b"ff", W, X[0] * 0, b"f", P, np.zeros(1), False),
-    "squares read only": ("combine", X, b"ff", W, X[0] * 0, b"f", P, read_only(W * 0), False),
+    "None among summands": ("combine", [None, X[0]], b"ff", W, X[0] * 0, b"f", None, False),
+    "nothing but None": ("combine", [None, None], b"ff", W, X[0] * 0, b"f", None, False),
+    "nowhere": ("combine", X, b"ff", W, None, b"f", None, False),
+    "no code for it": ("combine", X, b"ff", W, X[0] * 0, b"", None, False),
+    "a wrong code for it": ("combine", X, b"ff", W, X[0] * 0, b"q", None, False),
+    "a short output": ("combine", X, b"ff", W, X[0][:5] * 0, b"f", None, False),
+    "a strided output": ("combine", X, b"ff", W, np.zeros((6, 2))[:, 0], b"d", None, False),
+    "an output read only": ("combine", X, b"ff", W, read_only(X[0] * 0), b"f", None, False),
+    "bytes": ("combine", X, b"ff", W, bytes(24), b"f", None, False),
+    "an output between": ("combine", X, b"ff", W, between(6), b"f", None, False),
+    "a weight too few": ("combine", X, b"ff", W[:1], X[0] * 0, b"f", None, False),
+    "no weights": ("combine", X, b"ff", None, X[0] * 0, b"f", None, False),
+    "weights in single": ("combine", X, b"ff", X[0][:2], X[0] * 0, b"f", None, False),
+    "squares too many": ("combine", X, b"ff", W, X[0] * 0, b"f", np.zeros(3), False),
+    "squares in single": ("combine", X, b"ff", W, X[0] * 0, b"f", X[0][:2] * 0, False),
+    "a square": ("combine", X, b"ff", W, X[0] * 0, b"f", 3.0, False),
+    "squares read only": ("combine", X, b"ff", W, X[0] * 0, b"f", read_only(W * 0), False),
     "all cut": ("trim", X, b"ff", 1, X[0] * 0, b"f", 1, W * 0, W * 0, False),
     "far too much cut": ("trim", X, b"ff", sys.maxsize, X[0] * 0, b"f", 1, W * 0, W * 0, False),
     "less than nothing": ("trim", X, b"ff", -1, X[0] * 0, b"f", 1, W * 0, W * 0, False),

@@ -76,10 +76,10 @@ class Shard:
         """Return what the parties sent at some places of the shard."""
         return self.engine(bad).look(places)
 
-    def combine(self, bad: Mapping[str, str], weights: Vector, peers: Positions | None) -> Formed:
+    def combine(self, bad: Mapping[str, str], weights: Vector, ring: Positions | None) -> Formed:
         """Form the shard of the consensus."""
         engine = self.engine(bad)
-        return Formed(engine, (engine.combine(weights, peers) * engine.size,))
+        return Formed(engine, (engine.combine(weights, ring) * engine.size,))
 
     def reduce(self, bad: Mapping[str, str], rule: TrimmedMean, exact: bool) -> Formed:
         """Form the shard of a coordinate-wise rule's value."""
@@ -173,9 +173,9 @@ class Shards:
         ]
         return np.hstack(self.client.gather(futures))
 
-    def combine(self, weights: Vector, peers: Positions | None) -> Vector:
+    def combine(self, weights: Vector, ring: Positions | None) -> Vector:
         """Have each worker form its shards of the sum; only a few numbers come back."""
-        return self._formed(Shard.combine, weights, peers)[0]
+        return self._formed(Shard.combine, weights, ring)[0]
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
         """Have each worker form its shards of a coordinate-wise rule's value."""

@@ -57,10 +57,10 @@ class InProcess:
         """Return the parties' coordinates at some places."""
         return self.updates.look(places)
 
-    def combine(self, weights: Vector, peers: Positions | None) -> Vector:
+    def combine(self, weights: Vector, ring: Positions | None) -> Vector:
         """Form the sum; where it is not finite, drop unusable updates."""
         tell = self.tell("combination")
-        apart = combine(self.updates, weights, self._room, peers, tell)
+        apart = combine(self.updates, weights, self._room, ring, tell)
         if np.isnan(apart).any():
             self.updates = screened(self.updates)
         return apart

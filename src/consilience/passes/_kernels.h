@@ -1,7 +1,7 @@
 /* Loops over numbers of one type for one instruction set.
 
-Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TILE (rows of a
-tile: its square, and two vectors, fit the registers), TARGET and NAME(). No include guard. */
+Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TALL and WIDE (rows
+of a tile: their product, and one side and one vector more, fit the registers), TARGET and NAME(). No include guard. */
 
 #define LANES ((Py_ssize_t)(BYTES / sizeof(T)))
 
@@ -97,30 +97,61 @@ TARGET static void NAME(store)(const T *restrict y, Py_ssize_t n, const Row *out
     }
 }
 
-/* Adds the inner products of n numbers of TILE rows with TILE others, width apart, to a lower
-triangle. */
+/* Adds the products of TALL rows with WIDE others, a vector of sums for each two of them. */
 TARGET static void NAME(tile)(const T *a, const T *b, Py_ssize_t n, Py_ssize_t width,
-                              Py_ssize_t rows_a, Py_ssize_t rows_b, double *total,
-                              Py_ssize_t points)
+                              NAME(V) *sums)
 {
-    NAME(V) sums[TILE][TILE];
-    memset(sums, 0, sizeof sums);
-    for (Py_ssize_t k = 0; k < n; k += LANES) {
-        NAME(V) x[TILE];
+    NAME(V) kept[TALL][WIDE];
+    UNROLL
+    for (int i = 0; i < TALL; i++)
         UNROLL
-        for (int i = 0; i < TILE; i++)
+        for (int j = 0; j < WIDE; j++)
+            kept[i][j] = sums[i * WIDE + j];
+    for (Py_ssize_t k = 0; k < n; k += LANES) {
+        NAME(V) x[TALL];
+        UNROLL
+        for (int i = 0; i < TALL; i++)
             x[i] = *(const NAME(V) *)(a + i * width + k);
         UNROLL
-        for (int j = 0; j < TILE; j++) {
+        for (int j = 0; j < WIDE; j++) {
             NAME(V) y = *(const NAME(V) *)(b + j * width + k);
             UNROLL
-            for (int i = 0; i < TILE; i++)
-                sums[i][j] += x[i] * y;
+            for (int i = 0; i < TALL; i++)
+                kept[i][j] += x[i] * y;
         }
     }
-    for (Py_ssize_t i = 0; i < rows_a; i++)
-        for (Py_ssize_t j = 0; j < (a == b ? i + 1 : rows_b); j++)
-            total[i * points + j] += NAME(total)(sums[i][j]);
+    UNROLL
+    for (int i = 0; i < TALL; i++)
+        UNROLL
+        for (int j = 0; j < WIDE; j++)
+            sums[i * WIDE + j] = kept[i][j];
+}
+
+/* How many tiles stand beside the rows from i on, to cover the lower triangle. */
+static Py_ssize_t NAME(beside)(Py_ssize_t points, Py_ssize_t i)
+{
+    return (LESSER(points, i + TALL) + WIDE - 1) / WIDE;
+}
+
+/* How many bytes the sums of all tiles take. */
+static size_t NAME(room)(Py_ssize_t points)
+{
+    size_t tiles = 0;
+    for (Py_ssize_t i = 0; i < points; i += TALL)
+        tiles += NAME(beside)(points, i);
+    return tiles * TALL * WIDE * BYTES;
+}
+
+/* Adds the sums of all tiles to the totals, and begins them anew. */
+TARGET static void NAME(flush)(void *room, Py_ssize_t points, double *total)
+{
+    NAME(V) *sums = room;
+    for (Py_ssize_t i = 0; i < points; i += TALL)
+        for (Py_ssize_t t = 0; t < NAME(beside)(points, i); t++, sums += TALL * WIDE)
+            for (Py_ssize_t p = i; p < LESSER(points, i + TALL); p++)
+                for (Py_ssize_t q = t * WIDE; q < LESSER(p + 1, (t + 1) * WIDE); q++)
+                    total[p * points + q] += NAME(total)(sums[(p - i) * WIDE + q - t * WIDE]);
+    memset(room, 0, NAME(room)(points));
 }
 
 /* Writes n numbers of a row less the origin's, if there is one; a row without data is zero. */
@@ -139,11 +170,12 @@ TARGET static void NAME(pack)(const Row *row, Py_ssize_t at, Py_ssize_t n, const
         memcpy(out, x, n * sizeof(T));
 }
 
-/* Adds the inner products of n numbers of each row, less those of the row `about` if any.
+/* Adds the inner products of n numbers of each row, less those of the row `about` if any, to the
+sums of all tiles.
 
-`buffer` has room for a multiple of TILE rows of `width` numbers; the rest of it stays zero. */
+`buffer` has room for `width` numbers of each row and of a few more, which stay zero. */
 TARGET static void NAME(gram)(const Row *rows, Py_ssize_t points, Py_ssize_t about, Py_ssize_t at,
-                              Py_ssize_t n, void *buffer, Py_ssize_t width, double *total)
+                              Py_ssize_t n, void *buffer, Py_ssize_t width, void *sums)
 {
     T *packed = buffer;
     const T *origin = NULL;
@@ -158,11 +190,10 @@ TARGET static void NAME(gram)(const Row *rows, Py_ssize_t points, Py_ssize_t abo
     }
     if (about >= 0)
         memset(packed + about * width, 0, n * sizeof(T));
-    for (Py_ssize_t i = 0; i < points; i += TILE)
-        for (Py_ssize_t j = 0; j <= i; j += TILE)
-            NAME(tile)(packed + i * width, packed + j * width, filled, width,
-                       LESSER(TILE, points - i), LESSER(TILE, points - j), total + i * points + j,
-                       points);
+    NAME(V) *mine = sums;
+    for (Py_ssize_t i = 0; i < points; i += TALL)
+        for (Py_ssize_t t = 0; t < NAME(beside)(points, i); t++, mine += TALL * WIDE)
+            NAME(tile)(packed + i * width, packed + t * WIDE * width, filled, width, mine);
 }
 
 /* Adds Σ w x of `count` rows, 1 to 4, to y. */
@@ -203,46 +234,84 @@ TARGET static double NAME(apart)(const T *x, const T *y, Py_ssize_t n)
     return NAME(total)(one + two) + rest;
 }
 
-/* Forms n numbers of the sum of the rows that weigh something. Where `peers` is not NULL, adds each
-row's squared distance from the row that is its peer to `squares`, by way of `found`. Returns
-whether all of it is finite; where it is not, `squares` is left as it was. */
+/* Adds Σ w x of 4 rows to y, and each row's squared distance from the one before it to `found`. */
+TARGET static void NAME(ring)(const T *before, const T *const *x, const T *w, Py_ssize_t n, T *y,
+                              double *found)
+{
+    NAME(V) sums[4];
+    memset(sums, 0, sizeof sums);
+    Py_ssize_t k = 0;
+    for (; k + LANES <= n; k += LANES) {
+        NAME(V) last = *(const NAME(V) *)(before + k), total = *(const NAME(V) *)(y + k);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            NAME(V) now = *(const NAME(V) *)(x[i] + k), apart = now - last;
+            sums[i] += apart * apart;
+            total += w[i] * now;
+            last = now;
+        }
+        *(NAME(V) *)(y + k) = total;
+    }
+    for (int i = 0; i < 4; i++) {
+        const T *last = i > 0 ? x[i - 1] : before;
+        found[i] = NAME(total)(sums[i]);
+        for (Py_ssize_t rest = k; rest < n; rest++)
+            found[i] += ((double)x[i][rest] - last[rest]) * ((double)x[i][rest] - last[rest]);
+    }
+    for (; k < n; k++)
+        y[k] += (w[0] * x[0][k] + w[1] * x[1][k]) + (w[2] * x[2][k] + w[3] * x[3][k]);
+}
+
+/* Forms n numbers of the sum of the rows that weigh something. Of the first `ring` rows, adds each
+one's squared distance from the one before it (the first's: from the last) to `squares`, by way of
+`found`. Returns whether all of it is finite; where it is not, `squares` is left as it was. */
 TARGET static int NAME(combine)(const Row *rows, Py_ssize_t count, const double *weights,
                                 Py_ssize_t at, Py_ssize_t n, const Row *out, void *buffer,
-                                Py_ssize_t width, const int64_t *peers, double *squares,
-                                double *found)
+                                Py_ssize_t width, Py_ssize_t ring, double *squares, double *found)
 {
     T *y = buffer, *spare = (T *)buffer + width;
     int direct = out->code == (sizeof(T) == 4 ? 'f' : 'd');
     if (direct)
         y = (T *)out->data + at;
     memset(y, 0, n * sizeof(T));
-    const T *four[4];
+    const T *four[4], *before = NULL;
     T w[4];
+    if (ring > 0)
+        before = NAME(view)(rows + ring - 1, at, n, spare + (ring - 1) * width);
     Py_ssize_t some = 0;
-    for (Py_ssize_t j = 0; j < count; j++) {
-        if (weights[j] != 0 || peers != NULL)
+    for (Py_ssize_t j = 0; j < ring; j++) {
+        four[some] = NAME(view)(rows + j, at, n, spare + j * width);
+        w[some++] = (T)weights[j];
+        if (some == 4) {
+            NAME(ring)(before, four, w, n, y, found + j - 3);
+            before = four[3];
+            some = 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < some; i++) { /* the last of them, one by one */
+        found[ring - some + i] = NAME(apart)(four[i], i > 0 ? four[i - 1] : before, n);
+        NAME(weigh)(four + i, w + i, 1, n, y);
+    }
+    some = 0;
+    for (Py_ssize_t j = ring; j < count; j++) {
+        if (weights[j] != 0) {
             four[some] = NAME(view)(rows + j, at, n, spare + j * width);
-        if (weights[j] != 0)
             w[some++] = (T)weights[j];
+        }
         if (some == 4 || (some > 0 && j == count - 1)) {
             NAME(weigh)(four, w, some, n, y);
             some = 0;
         }
     }
     double never = NAME(never)(y, n);
-    if (peers != NULL)
-        for (Py_ssize_t j = 0; j < count; j++) {
-            const T *x = NAME(seen)(rows + j, at, spare + j * width);
-            found[j] = NAME(apart)(x, NAME(seen)(rows + peers[j], at, spare + peers[j] * width), n);
-            never += found[j] * 0;
-        }
+    for (Py_ssize_t j = 0; j < ring; j++)
+        never += found[j] * 0;
     if (!direct)
         NAME(store)(y, n, out, at);
     if (never != 0)
         return 0;
-    if (peers != NULL)
-        for (Py_ssize_t j = 0; j < count; j++)
-            squares[j] += found[j];
+    for (Py_ssize_t j = 0; j < ring; j++)
+        squares[j] += found[j];
     return 1;
 }
 
@@ -320,6 +389,7 @@ TARGET static int NAME(trim)(const Row *rows, Py_ssize_t count, Py_ssize_t cut, 
 #undef LANES
 #undef T
 #undef BYTES
-#undef TILE
+#undef TALL
+#undef WIDE
 #undef TARGET
 #undef NAME

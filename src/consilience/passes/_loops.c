@@ -31,6 +31,9 @@ typedef struct {
 #define LARGEST_BFLOAT16 3.3895313892515355e38
 #define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
+#define CHUNK 4096 /* of a sum: a few rows of it stay in the cache */
+#define DEPTH 960  /* of inner products: the rows of two tiles stay in the first cache */
+#define FLUSH 16   /* chunks after which sums go from single precision to double */
 #define COLUMNS 32 /* sorted at once: two vectors, or a few */
 
 static inline float from_bits(uint32_t bits)
@@ -80,25 +83,29 @@ static inline uint16_t to_half(float x)
 #if defined(__GNUC__) && defined(__x86_64__)
 #define T float
 #define BYTES 64
-#define TILE 4
+#define TALL 6
+#define WIDE 4
 #define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
 #define NAME(f) f##_avx512_float
 #include "_kernels.h"
 #define T double
 #define BYTES 64
-#define TILE 4
+#define TALL 6
+#define WIDE 4
 #define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
 #define NAME(f) f##_avx512_double
 #include "_kernels.h"
 #define T float
 #define BYTES 32
-#define TILE 3
+#define TALL 3
+#define WIDE 4
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAME(f) f##_avx2_float
 #include "_kernels.h"
 #define T double
 #define BYTES 32
-#define TILE 3
+#define TALL 3
+#define WIDE 4
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAME(f) f##_avx2_double
 #include "_kernels.h"
@@ -112,23 +119,26 @@ static inline uint16_t to_half(float x)
 #endif
 #define T float
 #define BYTES SHORT
-#define TILE 3
+#define TALL 3
+#define WIDE 4
 #define TARGET
 #define NAME(f) f##_any_float
 #include "_kernels.h"
 #define T double
 #define BYTES SHORT
-#define TILE 3
+#define TALL 3
+#define WIDE 4
 #define TARGET
 #define NAME(f) f##_any_double
 #include "_kernels.h"
 
 typedef struct {
-    int tile;
+    size_t (*room)(Py_ssize_t);
     void (*gram)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, void *, Py_ssize_t,
-                 double *);
+                 void *);
+    void (*flush)(void *, Py_ssize_t, double *);
     int (*combine)(const Row *, Py_ssize_t, const double *, Py_ssize_t, Py_ssize_t, const Row *,
-                   void *, Py_ssize_t, const int64_t *, double *, double *);
+                   void *, Py_ssize_t, Py_ssize_t, double *, double *);
     int (*trim)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, const Row *, void *,
                 double *, double *);
 } Kernels;
@@ -138,15 +148,15 @@ typedef struct {
     Kernels single, wide;
 } Set;
 
-#define KERNELS(tile, name) {tile, gram_##name, combine_##name, trim_##name}
-#define SET(tile, set) {#set, KERNELS(tile, set##_float), KERNELS(tile, set##_double)}
+#define KERNELS(name) {room_##name, gram_##name, flush_##name, combine_##name, trim_##name}
+#define SET(set) {#set, KERNELS(set##_float), KERNELS(set##_double)}
 
 static const Set sets[] = {
 #if defined(__GNUC__) && defined(__x86_64__)
-    SET(4, avx512),
-    SET(3, avx2),
+    SET(avx512),
+    SET(avx2),
 #endif
-    SET(3, any),
+    SET(any),
 };
 static const Set *in_use = sets; /* the best there is; only tests ask for another */
 
@@ -258,18 +268,64 @@ static void *also(Call *call, PyObject *object, int flags, Py_ssize_t count)
     return NULL;
 }
 
-/* Numbers of a row in a chunk, so that all rows of it stay in the second cache. */
-static Py_ssize_t chunk_of(const Call *call, Py_ssize_t most, Py_ssize_t numbers)
+/* Numbers of a row in a chunk: so many at most, and a multiple of a line of the cache. */
+static Py_ssize_t chunk_of(const Call *call, Py_ssize_t most)
 {
-    Py_ssize_t chunk = numbers / (call->count + 1) / 64 * 64;
-    chunk = chunk < 128 ? 128 : LESSER(chunk, most);
-    return chunk < call->length ? chunk : (call->length + 63) / 64 * 64;
+    return LESSER(most, (call->length + 63) / 64 * 64);
 }
 
-/* Numbers at the start of a line of the cache: a vector across two costs two reads. */
-static void *aligned(void *buffer)
+/* Room to work in, kept between calls: to have memory from the system and give it back, megabytes a
+call, takes longer than the work, and the threads wait for one another. It begins at the start of
+a line of the cache, as a vector across two costs two reads. */
+#define SPARES 4
+#define MOST_KEPT ((size_t)1 << 24)
+
+typedef struct {
+    size_t size;
+    char *start;
+} Spare;
+
+static Spare spares[SPARES];
+static PyThread_type_lock spares_lock;
+
+static Spare borrow(size_t size)
 {
-    return (void *)(((uintptr_t)buffer + 63) & ~(uintptr_t)63);
+    Spare found = {0, NULL};
+    if (PyThread_acquire_lock(spares_lock, NOWAIT_LOCK)) { /* nobody waits: who forks may hold it */
+        for (int s = 0; s < SPARES && found.start == NULL; s++)
+            if (spares[s].size >= size) {
+                found = spares[s];
+                spares[s].size = 0;
+            }
+        PyThread_release_lock(spares_lock);
+    }
+    if (found.start == NULL) {
+        found.size = size;
+        found.start = PyMem_RawMalloc(size + 64);
+    }
+    if (found.start == NULL)
+        PyErr_NoMemory();
+    return found;
+}
+
+static void give_back(Spare used)
+{
+    if (used.size <= MOST_KEPT && PyThread_acquire_lock(spares_lock, NOWAIT_LOCK)) {
+        for (int s = 0; s < SPARES && used.start != NULL; s++)
+            if (spares[s].size < used.size) { /* the smaller one goes */
+                char *gone = spares[s].size > 0 ? spares[s].start : NULL;
+                spares[s] = used;
+                used.start = gone;
+                break;
+            }
+        PyThread_release_lock(spares_lock);
+    }
+    PyMem_RawFree(used.start);
+}
+
+static char *aligned(char *start)
+{
+    return (char *)(((uintptr_t)start + 63) & ~(uintptr_t)63);
 }
 
 PyDoc_STRVAR(gram_doc, "gram(rows, codes, about, total, wide)\n\n"
@@ -296,19 +352,25 @@ static PyObject *gram(PyObject *self, PyObject *args)
         goto end;
     }
     const Kernels *use = wide ? &in_use->wide : &in_use->single;
-    Py_ssize_t padded = (call.count + use->tile - 1) / use->tile * use->tile;
-    Py_ssize_t chunk = chunk_of(&call, 960, wide ? 1 << 16 : 1 << 17);
-    void *buffer = PyMem_RawCalloc(padded * chunk + 16, wide ? sizeof(double) : sizeof(float));
-    if (buffer == NULL) {
-        PyErr_NoMemory();
+    size_t number = wide ? sizeof(double) : sizeof(float), room = use->room(call.count);
+    Py_ssize_t chunk = chunk_of(&call, wide ? DEPTH / 2 : DEPTH);
+    Py_ssize_t padded = call.count + 6; /* tiles reach beyond the last row */
+    Spare spare = borrow(padded * chunk * number + room);
+    if (spare.start == NULL)
         goto end;
-    }
+    char *tiles = aligned(spare.start), *packed = tiles + room;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t at = 0; at < call.length; at += chunk)
-        use->gram(call.rows, call.count, about, at, LESSER(chunk, call.length - at),
-                  aligned(buffer), chunk, total);
+    memset(tiles, 0, room);
+    memset(packed + call.count * chunk * number, 0, 6 * chunk * number);
+    for (Py_ssize_t at = 0, done = 1; at < call.length; at += chunk, done++) {
+        use->gram(call.rows, call.count, about, at, LESSER(chunk, call.length - at), packed, chunk,
+                  tiles);
+        if (done % FLUSH == 0)
+            use->flush(tiles, call.count, total);
+    }
+    use->flush(tiles, call.count, total);
     Py_END_ALLOW_THREADS
-    PyMem_RawFree(buffer);
+    give_back(spare);
     good = 1;
 end:
     end(&call);
@@ -317,56 +379,56 @@ end:
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(combine_doc, "combine(rows, codes, weights, out, code, peers, squares, wide)\n\n"
-"Write Σ_j w_j x_j to out, rounded to its dtype. Unless peers, (J,) int64, is None, add each row's\n"
-"squared distance from the row that is its peer to squares, (J,) float64. Return whether all of\n"
-"it is finite. What is too large for single precision is formed again in double.");
+PyDoc_STRVAR(combine_doc, "combine(rows, codes, weights, out, code, squares, wide)\n\n"
+"Write Σ_j w_j x_j to out, rounded to its dtype. Unless squares, float64, is None, add the squared\n"
+"distance of each of the first rows, one for each of its numbers, from the row before it, of the\n"
+"first from the last of these. Return whether all of it is finite. What is too large for single\n"
+"precision is formed again in double.");
 
 static PyObject *combine(PyObject *self, PyObject *args)
 {
-    PyObject *objects, *given, *target, *others, *distances;
+    PyObject *objects, *given, *target, *distances;
     const char *codes, *code;
     Row out;
     int wide, good = 0, finite = 1;
     Call call;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OyOOyOOp", &objects, &codes, &given, &target, &code, &others,
-                          &distances, &wide))
+    if (!PyArg_ParseTuple(args, "OyOOyOp", &objects, &codes, &given, &target, &code, &distances,
+                          &wide))
         return NULL;
     if (!begin(&call, objects, codes) || !take(&call, target, PyBUF_WRITABLE, code[0], &out))
         goto end;
     const double *weights = also(&call, given, PyBUF_SIMPLE, call.count);
-    const int64_t *peers = also(&call, others, PyBUF_SIMPLE, call.count);
-    double *squares = also(&call, distances, PyBUF_WRITABLE, call.count);
+    Py_ssize_t ring = distances == Py_None ? 0 : PyObject_Size(distances);
+    double *squares = also(&call, distances, PyBUF_WRITABLE, ring);
     if (PyErr_Occurred())
         goto end;
-    if (out.data == NULL || weights == NULL || (peers == NULL) != (squares == NULL)) {
-        PyErr_SetString(PyExc_ValueError, "expected weights and an output, and peers with squares");
+    if (out.data == NULL || weights == NULL || ring > call.count) {
+        PyErr_SetString(PyExc_ValueError, "expected weights, an output, and no square too many");
         goto end;
     }
     for (Py_ssize_t j = 0; j < call.count; j++)
-        if (call.rows[j].data == NULL || (peers && (peers[j] < 0 || peers[j] >= call.count))) {
-            PyErr_Format(PyExc_ValueError, "row %zd, or its peer, is none", j);
+        if (call.rows[j].data == NULL) {
+            PyErr_Format(PyExc_ValueError, "row %zd is none", j);
             goto end;
         }
-    Py_ssize_t chunk = chunk_of(&call, 4096, 1 << 17);
-    double *found = PyMem_RawMalloc(((call.count + 1) * chunk + call.count) * sizeof(double));
-    if (found == NULL) {
-        PyErr_NoMemory();
+    Py_ssize_t chunk = chunk_of(&call, CHUNK);
+    Spare spare = borrow(((call.count + 1) * chunk + call.count) * sizeof(double));
+    if (spare.start == NULL)
         goto end;
-    }
+    double *found = (double *)aligned(spare.start);
     void *room = found + call.count;
     const Set *set = in_use;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t at = 0; at < call.length; at += chunk) {
         Py_ssize_t n = LESSER(chunk, call.length - at);
         if (wide || !set->single.combine(call.rows, call.count, weights, at, n, &out, room, chunk,
-                                         peers, squares, found))
+                                         ring, squares, found))
             finite &= set->wide.combine(call.rows, call.count, weights, at, n, &out, room, chunk,
-                                        peers, squares, found);
+                                        ring, squares, found);
     }
     Py_END_ALLOW_THREADS
-    PyMem_RawFree(found);
+    give_back(spare);
     good = 1;
 end:
     end(&call);
@@ -488,5 +550,7 @@ PyMODINIT_FUNC PyInit__loops(void)
 {
     while (!can(in_use->name))
         in_use++;
+    if (spares_lock == NULL && (spares_lock = PyThread_allocate_lock()) == NULL)
+        return PyErr_NoMemory();
     return PyModuleDef_Init(&module);
 }

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.arrays import Array, Matrix, Vector
 
 def gram(
     rows: Sequence[Array | None], codes: bytes, about: int, total: Matrix, wide: bool, /
@@ -11,7 +11,6 @@ def combine(
     weights: Vector,
     out: Array,
     code: bytes,
-    peers: Positions | None,
     squares: Vector | None,
     wide: bool,
     /,

@@ -1,8 +1,8 @@
 """The second pass over the updates: the weighted sum, and a look at what evidence may have missed.
 
-Evidence from a sample of the coordinates is checked while the sum is formed: each party's squared
-distance from one other party, its **peer**, is measured in all coordinates. Who is whose peer is
-drawn anew each time, so that no party knows who will be beside it.
+Evidence from a sample of the coordinates is checked while the sum is formed: the parties stand in a
+**ring**, and each one's squared distance from the one before it is measured in all coordinates. The
+ring is drawn anew each time, so that no party knows who will be beside it.
 """
 
 from __future__ import annotations
@@ -29,28 +29,25 @@ def combine(
     updates: Updates,
     weights: Vector,
     room: Room,
-    peers: Positions | None = None,
+    ring: Positions | None = None,
     tell: Tell = ignored,
 ) -> Vector:
     """Form y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes; ``weights`` ends with that of
     the centre.
 
-    Return each party's mean squared distance from its peer, if ``peers`` are named. All are NaN
-    where an update, or the sum, is not finite; every coordinate is formed all the same.
+    ``ring`` is an order of all parties: return each one's mean squared distance from the one before
+    it, zero without a ring. All are NaN where an update, or the sum, is not finite; every
+    coordinate is formed all the same.
     """
     value = _Value(updates, room)
     centred = weights[-1] != 0 and updates.center is not None
-    chosen = np.flatnonzero(weights[:-1]) if peers is None else np.arange(len(weights) - 1)
+    chosen = np.flatnonzero(weights[:-1]) if ring is None else ring
     chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # of nobody the sum is zero
-    others = None if peers is None else np.asarray(peers, np.int64)
-    said = weights[chosen]
-    if centred:  # it has no peer but itself
-        said = np.append(said, weights[-1])
-        others = None if others is None else np.append(others, len(chosen))
+    said = np.append(weights[chosen], weights[-1]) if centred else weights[chosen]
     wide, use = updates.wide, updates.loops or loops.current
 
-    def form(mine: Spans) -> tuple[Vector, bool]:
-        squares, finite = np.zeros(len(said)), True
+    def form(mine: Spans) -> tuple[Vector | None, bool]:
+        squares, finite = None if ring is None else np.zeros(len(ring)), True
         for start, stop in mine:
             for piece in updates.pieces(start, stop):
                 rows, codes = updates.rows(piece, chosen)
@@ -58,17 +55,17 @@ def combine(
                     origin, code = updates.origin(piece)
                     rows, codes = [*rows, origin], codes + code  # type: ignore[list-item]
                 out, code = value.place(piece)
-                finite &= use.combine(
-                    rows, codes, said, out, code, others, None if others is None else squares, wide
-                )
+                finite &= use.combine(rows, codes, said, out, code, squares, wide)
                 value.keep(piece, out)
             tell(stop - start)
         return squares, finite
 
-    squares, finite = np.zeros(len(said)), True
-    for found, good in in_order(form, stripes([(0, updates.size)], len(said))):
-        squares, finite = squares + found, finite and good
-    return squares[: len(weights) - 1] / updates.size if finite else np.full(len(squares), np.nan)
+    apart, finite = np.zeros(len(weights) - 1), True
+    for squares, good in in_order(form, stripes([(0, updates.size)], len(said))):
+        finite &= good
+        if squares is not None:
+            apart[ring] += squares
+    return apart / updates.size if finite else np.full(len(apart), np.nan)
 
 
 def reduce(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.arrays import Array, Positions, Vector
+from consilience.arrays import Array, Vector
 
 Row = Any  # a flat torch tensor
 
@@ -34,7 +34,6 @@ def combine(
     weights: Vector,
     out: Row,
     code: bytes,
-    peers: Positions | None,
     squares: Vector | None,
     wide: bool,
 ) -> bool:
@@ -47,8 +46,9 @@ def combine(
             heard = np.flatnonzero(weights)
             y = X.new_tensor(weights[heard]) @ X[X.new_tensor(heard).long()]
             found = np.zeros(0)
-            if peers is not None:
-                apart = X - X[X.new_tensor(peers).long()]
+            if squares is not None:
+                ring = X[: len(squares)]
+                apart = ring - ring.roll(1, 0)
                 found = _fetched((apart * apart).sum(dim=1))
             good = bool(y.isfinite().all()) and bool(np.isfinite(found).all())
             if good:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.arrays import Array, Positions, Vector
+from consilience.arrays import Array, Vector
 from consilience.updates.tensors import LARGEST_OF, from_bfloat16, to_bfloat16
 
 _CHUNK = 1 << 14  # columns at a time, so that the work stays in the cache
@@ -40,21 +40,21 @@ def combine(
     weights: Vector,
     out: Array,
     code: bytes,
-    peers: Positions | None,
     squares: Vector | None,
     wide: bool,
 ) -> bool:
     """Write Σ_j w_j x_j to ``out``, rounded to its dtype; tell whether all of it is finite.
 
-    Unless ``peers`` is None, add each row's squared distance from the row that is its peer.
+    Unless ``squares`` is None, add the squared distance of each of the first rows, one for each of
+    its numbers, from the row before it; of the first from the last of these.
     """
-    finite = True
+    finite, ring = True, 0 if squares is None else len(squares)
     for at in range(0, len(out), _CHUNK):
         place = out[at : at + _CHUNK]
         some = [row[at : at + _CHUNK] for row in rows]
         good = False
         for dtype in [float] if wide else [np.float32, float]:
-            y, found = _combined(some, codes, weights, np.zeros(len(place), dtype), peers)
+            y, found = _combined(some, codes, weights, np.zeros(len(place), dtype), ring)
             good = bool(np.isfinite(y).all() and np.isfinite(found).all())
             _store(y, place, code)
             if good:
@@ -104,14 +104,14 @@ def _numbers(row: Array, code: str) -> Array:
 
 @np.errstate(over="ignore", invalid="ignore")
 def _combined(
-    rows: Sequence[Array], codes: bytes, weights: Vector, y: Array, peers: Positions | None
+    rows: Sequence[Array], codes: bytes, weights: Vector, y: Array, ring: int
 ) -> tuple[Array, Vector]:
-    """Add the sum to ``y``; return it, and the squared distances if there are peers."""
+    """Add the sum to ``y``; return it, and the squared distances along the ring."""
     X = [_numbers(x, c).astype(y.dtype) for x, c in zip(rows, codes.decode(), strict=True)]
     for x, w in zip(X, weights, strict=True):
         if w != 0:
             y += y.dtype.type(w) * x
-    apart = [] if peers is None else [x - X[peer] for x, peer in zip(X, peers, strict=True)]
+    apart = [X[j] - X[(j or ring) - 1] for j in range(ring)]
     return y, np.array([np.square(x).sum(dtype=float) for x in apart])
 
 
