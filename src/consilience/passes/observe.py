@@ -112,8 +112,11 @@ def _likely_medoid(updates: Updates, spans: Spans) -> int:
     """Return the party whose median distance from the others is least in the first coordinates:
     differences from a wild one would be as large as it is."""
     start, stop = spans[0]
-    places = np.arange(start, min(stop, start + 512))
-    chunk = updates.look(places)
-    squares = np.einsum("jk,jk->j", chunk, chunk)
-    distances = squares[:, None] + squares - 2 * (chunk @ chunk.T)
+    count = len(updates.parties)
+    gram = np.zeros((count, count))
+    for piece in updates.pieces(start, min(stop, start + 512)):
+        (updates.loops or loops.current).gram(*updates.rows(piece), -1, gram, True)
+    gram = np.tril(gram) + np.tril(gram, -1).T
+    squares = np.diag(gram)
+    distances = squares[:, None] + squares - 2 * gram
     return int(np.argmin(np.nan_to_num(np.median(distances, axis=1), nan=np.inf)))

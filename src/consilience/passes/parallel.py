@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
+from functools import lru_cache
 from typing import TypeVar
 
 from consilience.arrays import Spans
@@ -13,7 +14,7 @@ from consilience.arrays import Spans
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MOST_STRIPES = 64
+_MOST_STRIPES = 16
 _LEAST_WORK = 1 << 22  # numbers: fewer are not worth a thread
 
 
@@ -49,10 +50,23 @@ def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = N
     if threads < 2:
         yield from map(work, items)
         return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="consilience")
+    # With the caller's context: numpy keeps in it which errors to ignore.
+    futures = [_pool().submit(copy_context().run, work, item) for item in items]
     try:
-        # With the caller's context: numpy keeps in it which errors to ignore.
-        contexts = [copy_context() for _ in items]
-        yield from pool.map(lambda context, item: context.run(work, item), contexts, items)
+        for future in futures:
+            yield future.result()
     finally:  # where one fails, or the caller stops, the rest is not begun
-        pool.shutdown(cancel_futures=True)
+        for future in futures:
+            future.cancel()
+        wait(futures)
+
+
+@lru_cache(1)
+def _pool() -> ThreadPoolExecutor:
+    """Return threads that are kept: those made for a pass would share a core for its first
+    milliseconds."""
+    return ThreadPoolExecutor(cores(), thread_name_prefix="consilience")
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
