@@ -27,7 +27,7 @@ def main(file: Path) -> None:
     data = {f"c{j:02}": sample(directions, SAMPLES, rng) for j in range(PARTIES)}
     test = sample(directions, 2000, rng)
     model = np.zeros((INPUTS, CLASSES))
-    record, memory = cs.Record(file), cs.Memory()
+    record, memory = cs.Record(file), cs.Memory(seed=0)
     for number in range(1, ROUNDS + 1):
         started = perf_counter()
         updates = {p: gradient(model, *shard, rng) for p, shard in data.items()}

@@ -172,3 +172,18 @@ def test_looking_at_bfloat16():
     torch = pytest.importorskip("torch")
     x = torch.arange(6, dtype=torch.bfloat16)
     assert parse([x, -x]).look(np.array([1, 5])).tolist() == [[1, 5], [-1, -5]]
+
+
+def test_a_copy_of_a_memory_knows_and_draws_the_same_and_leaves_no_trace():
+    memory = cs.Memory()
+    updates, _ = next(rounds_of(size=20_000))
+    one, other = memory.copy(), memory.copy()
+    for asked in (one, other):
+        cs.aggregate(updates, memory=asked)
+    assert memory.rounds == 0
+    assert (one.trails.places == other.trails.places).all()
+    cs.aggregate(updates, memory=memory)
+    assert (one.trails.places == memory.trails.places).all()
+    fresh = cs.Memory()
+    cs.aggregate(updates, memory=fresh)
+    assert (one.trails.places != fresh.trails.places).any()

@@ -8,6 +8,7 @@ the evidence stays one J×J matrix however long a memory lives.
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import replace
 
@@ -38,6 +39,12 @@ class Memory:
         self.known: Known | None = None
         self.relay: Relay | None = None
         self._random = np.random.default_rng(seed)
+
+    def copy(self) -> Memory:
+        """Return a memory of its own that knows the same, and will draw the same."""
+        other = copy.copy(self)  # what is kept is replaced, never changed
+        other._random = copy.deepcopy(self._random)
+        return other
 
     @property
     def noise(self) -> dict[str, float]:

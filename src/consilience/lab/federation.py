@@ -72,7 +72,7 @@ class Federation:
     attack: str = "gaussian"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     per_round: int | None = None  # how many take part in a round, drawn at random; None: all
-    memory: Memory = field(default_factory=Memory)
+    memory: Memory = field(default_factory=lambda: Memory(seed=0))  # experiments repeat
     watch: Callable[[Watched], None] = lambda round: None  # told of every round
     record: Record | None = None  # where every round is written down
     _plot: Attack | None = field(default=None, init=False)  # made once: an attack may remember
@@ -157,10 +157,9 @@ class Federation:
         """What the server would make of these updates this round."""
         assert self._scene is not None
         updates = dict(zip([*self._scene.honest, *self._scene.bad], rows, strict=True))
-        # Copies, so that asking leaves no trace; a memory replaces what it keeps, so a shallow
-        # copy of it is enough.
+        # Copies, so that asking leaves no trace.
         method = copy.deepcopy(self.method)
-        return self._answer(updates, rows.shape[1], method, copy.copy(self.memory))[0]
+        return self._answer(updates, rows.shape[1], method, self.memory.copy())[0]
 
     def _answer(
         self, updates: dict[str, Any], size: int, method: str | Method | Rule, memory: Memory
