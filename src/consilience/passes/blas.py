@@ -12,22 +12,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 _NAMES = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 Switch = tuple[Callable[[], int], Callable[[int], None]]
 
 
+_lock, _inside, _before = Lock(), 0, [0]
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Have BLAS work on the thread that asks, where that can be had."""
-    before = [(switch, get()) for get, switch in _switches()]
+    """Have BLAS work on the thread that asks, where that can be had. Several rounds may ask for it
+    at once: the last to end restores what the first found."""
+    global _inside, _before
+    with _lock:
+        if _inside == 0:
+            _before = [get() for get, _ in _switches()]
+            for _, switch in _switches():
+                switch(1)
+        _inside += 1
     try:
-        for switch, _ in before:
-            switch(1)
         yield
     finally:
-        for switch, count in before:
-            switch(count)
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                for (_, switch), count in zip(_switches(), _before, strict=True):
+                    switch(count)
 
 
 @lru_cache(1)
