@@ -266,9 +266,8 @@ def check_value(made: Round, consensus: cs.Consensus) -> None:
         expected, slack = _expected(made, consensus, path, rows.astype(np.float64), wide)
         rounding = max(float(ml_dtypes.finfo(d).eps) for d in dtypes)
         least = max(float(ml_dtypes.finfo(d).smallest_subnormal) for d in dtypes)
-        most = float(
-            ml_dtypes.finfo(found.dtype).max
-        )  # a sum beyond it goes to the end of the range
+        # A sum beyond the range of the dtype goes to its end.
+        most = float(ml_dtypes.finfo(found.dtype).max)
         expected = np.clip(expected, -most, most)
         slack = slack + rounding * np.abs(expected) + least
         _check_close(found, expected, slack, where)
