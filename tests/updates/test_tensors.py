@@ -55,7 +55,7 @@ def read(source) -> np.ndarray:
 def store(leaf, values):
     """Return storage of a tensor's dtype that holds these numbers, as the passes write it."""
     storage, rows = leaf.empty(), [np.asarray(values, float).reshape(-1)]
-    loops.current.combine(rows, b"d", np.ones(1), storage, leaf.code, None, None, True)
+    loops.current.combine(rows, b"d", np.ones(1), storage, leaf.code, None, True)
     return storage
 
 
