@@ -150,7 +150,8 @@ def prepare(kinds: tuple[str, ...]) -> None:
     """Import what the kinds need, and bound what a case may take."""
     for kind in set(kinds):
         import_module(KINDS[kind])
-    import_module("torch")  # some cases need it, and none shall be charged for it
+    # Some cases need torch and its fake tensors, and none shall be charged for the imports.
+    import_module("torch._subclasses.fake_tensor").FakeTensorMode()
     os.fsync = _not_to_the_disk  # who loses power here loses nothing
     warnings.simplefilter("error")
     pages = int(Path("/proc/self/statm").read_text().split()[0])
