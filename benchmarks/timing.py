@@ -6,11 +6,12 @@ import gc
 import os
 import platform
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, sleep
 
 import numpy as np
 
 REPEATS, ENOUGH = 9, 3.0  # turns; seconds after which a task has had enough of them
+PAUSE = 0.05  # seconds: OpenBLAS's threads spin for half as long after a task that used them
 
 Tasks = dict[str, Callable[[], object]]
 
@@ -23,6 +24,7 @@ def best(tasks: Tasks, repeats: int = REPEATS, enough: float = ENOUGH) -> dict[s
             if spent[name] > enough:
                 continue
             gc.collect()
+            sleep(PAUSE)
             started = perf_counter()
             task()
             seconds = perf_counter() - started

@@ -19,6 +19,7 @@ Tell = Callable[[int], None]  # that so many coordinates are done
 
 # A reference this many times farther from its peers than another party is not a good one.
 _FAR = 1000.0
+_FIRST = 128  # coordinates, in which a reference is looked for
 # A squared distance this many times smaller than the squares it is the difference of has lost
 # digits in single precision.
 _LOST = 1e-3
@@ -96,7 +97,7 @@ def _distances(
         return total
 
     gram = np.zeros((points, points))
-    for total in in_order(products, stripes(spans, points * max(1, points // 10))):
+    for total in in_order(products, stripes(spans, points * max(1, points // 40))):
         gram += total
     gram = np.tril(gram) + np.tril(gram, -1).T
     squares = np.diag(gram)
@@ -114,7 +115,7 @@ def _likely_medoid(updates: Updates, spans: Spans) -> int:
     start, stop = spans[0]
     count = len(updates.parties)
     gram = np.zeros((count, count))
-    for piece in updates.pieces(start, min(stop, start + 512)):
+    for piece in updates.pieces(start, min(stop, start + _FIRST)):
         (updates.loops or loops.current).gram(*updates.rows(piece), -1, gram, True)
     gram = np.tril(gram) + np.tril(gram, -1).T
     squares = np.diag(gram)

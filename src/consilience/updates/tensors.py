@@ -100,11 +100,12 @@ class Tensor:
     def flat(self) -> Tensor:
         """Return the same with flat storage, as the loops read it: a copy where it is strided, of
         the other order of bytes, or between two addresses."""
-        if _torch_of(self.storage) is not None:
-            return Tensor(self.storage.reshape(-1), self.dtype, self.shape, self.source)
-        if not isinstance(self.storage, np.ndarray):
-            return self
-        flat, flags = self.storage, self.storage.flags
+        flat = self.storage
+        if not isinstance(flat, np.ndarray):
+            if _torch_of(flat) is None:
+                return self
+            return Tensor(flat.reshape(-1), self.dtype, self.shape, self.source)
+        flags = flat.flags
         if flags.c_contiguous and flags.aligned and flat.dtype.isnative:
             if flat.ndim == 1:
                 return self
