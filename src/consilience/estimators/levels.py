@@ -16,6 +16,7 @@ the distances is covariance.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ Starts = tuple[tuple[float, float], ...]
 _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _WORTH_TELLING = 1e-2  # of the smallest noise worth telling from none: levels stay positive
 _PULL = 1e-6  # towards the start, for parties the pairs leave undetermined
+_SAME_END = 0.5  # of the misfit that counts as none: levels that differ by less are the same
+_MANY, _GRADIENTS, _SOLVED = 100, 20, 1e-7  # parties, steps, and the relative error that ends them
+_CACHED = 1 << 14  # numbers of each array that is worked on
 _STEPS = 20  # from the covariance that the pairs ask for to independence
 _JITTER = 1e-6  # of the variances: what a covariance may lack to a positive definite one
 
@@ -59,64 +63,141 @@ def fit_levels(
     """
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
     least = max(_SAME * float(np.median(quantiles[0.5])), _WORTH_TELLING * smallest)
-    lowest, found = np.sqrt(descent.exact) * np.count_nonzero(met), []
+    problem = _Problem(distances, met, least, descent.exact)
+    found: list[_End] = []
     for share, bar in starts:
         if share not in quantiles:
             quantiles[share] = _of_peers(distances, met, share)
         start = np.maximum(0.5 * quantiles[share], least)
-        found.append(_descend(distances, met, start, least, bar, descent))
-        if found[-1][1] <= nearly_all * lowest:
-            break
-    levels, _, iterations = min(found, key=lambda end: end[1])
-    return levels, iterations
+        end = _descend(problem, start, bar, descent, found)
+        if end is not None:
+            found.append(end)
+            if end.objective <= nearly_all * problem.lowest:
+                break
+    best = min(found, key=lambda end: end.objective)
+    return best.levels, best.iterations
+
+
+class _End(NamedTuple):
+    """Where a start led to."""
+
+    levels: Vector
+    objective: float
+    iterations: int
 
 
 def _descend(
-    distances: Matrix, met: Pairs, start: Vector, least: float, bar: float, descent: Descent
-) -> tuple[Vector, float, int]:
-    """Return the levels, the objective and the iterations of a fit from this start.
+    problem: _Problem, start: Vector, bar: float, descent: Descent, found: list[_End]
+) -> _End | None:
+    """Return where a fit from this start ends; None once it is where another one ended.
 
     A misfit below the bar counts as none; the bar sinks to what really is none.
     """
-    from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
-
     exact, hardening, tolerance, max_iterations = descent
-    bar, counted, room = max(exact, bar), met.astype(float), np.empty((4, *met.shape))
-    levels, iterations, place = start, 0, np.diag_indices(len(start))
+    bar, levels, iterations = max(exact, bar), start, 0
     while iterations < max_iterations:
         iterations += 1
-        A, diagonal, right = _equations(distances, counted, levels, bar, room)
-        diagonal *= 1 + _PULL
-        A[place] = diagonal
-        right += _PULL * diagonal * start / levels
-        before, levels = levels, np.maximum(levels * dposv(A, right)[1], least)
-        if bar == exact and np.max(np.abs(levels - before) / (levels + before)) < tolerance:
+        before, levels = levels, problem.improved(levels, start, bar)
+        if bar == exact and _apart(levels, before) < tolerance:
             break
+        if any(_apart(levels, end.levels) < _SAME_END * exact for end in found):
+            return None
         bar = max(exact, hardening * bar)
-    misfit = np.maximum(np.abs(1 - distances / (levels[:, None] + levels)), exact)
-    return levels, float(np.sqrt(misfit[met]).sum()), iterations
+    return _End(levels, problem.objective(levels), iterations)
 
 
-def _equations(
-    distances: Matrix, met: Matrix, levels: Vector, bar: float, room: Matrix
-) -> tuple[Matrix, Vector, Vector]:
-    """Return the matrix of the reweighted least squares, its diagonal apart, and the right side.
+def _apart(levels: Vector, others: Vector) -> float:
+    return float(np.max(np.abs(levels - others) / (levels + others)))
 
-    In units of the present levels, as these may be thirty orders of magnitude apart. All in
-    ``room``, (4, J, J), made once: with fresh arrays an iteration takes twice as long.
+
+class _Problem:
+    """The pairs to fit, and room to work in, made once: fresh arrays take longer than the sums.
+
+    Rows are worked on a few at a time, as many as stay in the processor's cache.
     """
-    share, ratio, W, A = room
-    predicted = np.add(levels[:, None], levels, out=A)
-    np.divide(levels[:, None], predicted, out=share)
-    np.divide(distances, predicted, out=ratio)
-    misfit = np.subtract(1, ratio, out=A)
-    np.maximum(np.abs(misfit, out=misfit), bar, out=misfit)
-    np.multiply(misfit, np.sqrt(misfit, out=W), out=W)  # to the power 3/2: see the objective
-    np.divide(met, W, out=W)
-    W *= share
-    # The other party's share is one less this one's.
-    np.subtract(W, np.multiply(W, share, out=A), out=A)
-    return A, np.einsum("jl,jl->j", W, share), np.einsum("jl,jl->j", W, ratio)
+
+    def __init__(self, distances: Matrix, met: Pairs, least: float, exact: float) -> None:
+        size = len(distances)
+        self.distances, self.met, self.least, self.exact = (
+            distances,
+            met.astype(float),
+            least,
+            exact,
+        )
+        self.lowest = np.sqrt(exact) * np.count_nonzero(met)  # the objective, if all pairs fit
+        self.weights, self.ones = np.empty((size, size)), np.ones(size)
+        self.rows = max(1, _CACHED // size)
+        self.room = np.empty((2, min(self.rows, size), size))
+
+    def _blocks(self, levels: Vector) -> Iterator[tuple[slice, Matrix, Matrix]]:
+        """Yield some rows, the distances that the levels predict for them, and room."""
+        column, row = np.stack([levels, self.ones], axis=1), np.stack([self.ones, levels])
+        for first in range(0, len(levels), self.rows):
+            rows = slice(first, first + self.rows)
+            predicted, misfit = self.room[:, : len(levels[rows])]
+            # The sums of two levels, as a product: numpy takes three times as long to add them.
+            yield rows, np.matmul(column[rows], row, out=predicted), misfit
+
+    def improved(self, levels: Vector, start: Vector, bar: float) -> Vector:
+        """Return the levels of the least squares reweighted at these.
+
+        A pair of predicted distance p weighs V = max(|1 − D/p|, bar)^(−3/2)/p², and the equations
+        are Σ_l V_jl (s_j + s_l) = Σ_l V_jl D_jl.
+        """
+        V, diagonal, right = self.weights, np.empty(len(levels)), np.empty(len(levels))
+        for rows, p, misfit in self._blocks(levels):
+            D, v = self.distances[rows], V[rows]
+            np.abs(np.subtract(p, D, out=misfit), out=misfit)
+            np.maximum(misfit, np.multiply(p, bar, out=v), out=misfit)
+            p *= misfit
+            np.sqrt(p, out=p)
+            p *= misfit
+            np.divide(self.met[rows], p, out=v)
+            np.matmul(v, self.ones, out=diagonal[rows])
+            np.vecdot(v, D, out=right[rows])
+        right += _PULL * diagonal * start
+        np.fill_diagonal(V, (1 + _PULL) * diagonal)
+        return np.maximum(_solved(V, right, levels), self.least)
+
+    def objective(self, levels: Vector) -> float:
+        """Return the sum of the roots of all misfits."""
+        total = 0.0
+        for rows, p, misfit in self._blocks(levels):
+            np.divide(self.distances[rows], p, out=misfit)
+            np.abs(np.subtract(1, misfit, out=misfit), out=misfit)
+            np.sqrt(np.maximum(misfit, self.exact, out=misfit), out=misfit)
+            total += float(np.vdot(misfit, self.met[rows]))
+        return total
+
+
+def _solved(A: Matrix, right: Vector, guess: Vector) -> Vector:
+    """Return the x with Ax = right.
+
+    By conjugate gradients where parties are many: with the diagonal divided out, nearly all
+    eigenvalues are then near one, and a few steps do. Where they do not, as where a level is hardly
+    determined, and where parties are few, by Cholesky's decomposition.
+    """
+    x = _by_gradients(A, right, guess) if len(guess) >= _MANY else None
+    if x is None:
+        from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
+
+        x = dposv(A, right)[1]
+    return x
+
+
+def _by_gradients(A: Matrix, right: Vector, guess: Vector) -> Vector | None:
+    x, residual, before = guess, right - A @ guess, np.inf
+    step, diagonal, close = np.zeros_like(x), np.diag(A), _SOLVED * guess
+    for _ in range(_GRADIENTS):
+        correction = residual / diagonal
+        if (np.abs(correction) <= close).all():
+            return x
+        size = float(residual @ correction)
+        step = correction + size / before * step
+        pulled = A @ step
+        far = size / float(step @ pulled)
+        x, residual, before = x + far * step, residual - far * pulled, size
+    return None
 
 
 def _of_peers(values: Matrix, met: Pairs, share: float) -> Vector:
