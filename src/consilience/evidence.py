@@ -265,12 +265,18 @@ def pooled_distances(evidence: Evidence) -> tuple[Matrix, Matrix]:
     """Return the mean distance of each two parties over the rounds they met in, and the number of
     coordinates behind it: both (J, J), zero for pairs that never met and on the diagonal."""
     size = len(evidence.parties)
+    if len(evidence.blocks) == 1 and evidence.blocks[0].count > 0:  # there is nothing to average
+        (block,) = evidence.blocks
+        distances, count = block.distances[:-1, :-1].copy(), np.full((size, size), block.count)
+        np.fill_diagonal(distances, 0.0)
+        np.fill_diagonal(count, 0.0)
+        return distances, count
     total, count = np.zeros((size, size)), np.zeros((size, size))
     for block, members in zip(evidence.blocks, evidence.members, strict=True):
         at = np.ix_(members, members)
         total[at] += block.count * block.distances[:-1, :-1]
         count[at] += block.count
     np.fill_diagonal(count, 0.0)
-    distances: Matrix = total / np.maximum(count, 1e-300)
+    distances = total / np.maximum(count, 1e-300)
     np.fill_diagonal(distances, 0.0)
     return distances, count

@@ -217,14 +217,17 @@ def slack_of(
     ``fitting`` of the pairs, more than half: adversaries can make their own pairs fit to make the
     honest look as if they did, and erring on the side of slack costs efficiency alone.
     """
-    a, b = np.nonzero(np.triu(counts, 1))
-    misfit = np.abs(1 - distances[a, b] / (levels[a] + levels[b])) * np.sqrt(counts[a, b] / 2)
+    pairs = np.triu(counts > 0, 1)
+    misfit = distances[pairs]
+    misfit /= (levels[:, None] + levels)[pairs]
+    np.abs(np.subtract(1, misfit, out=misfit), out=misfit)
+    misfit *= np.sqrt(counts[pairs] / 2)
     if misfit.size == 0:
         return 1.0
     by_chance = float(
         f"{NormalDist().inv_cdf((1 + fitting) / 2):.3g}"
     )  # that quantile of |N(0, 1)|
-    worse = float(np.quantile(misfit, fitting)) / by_chance
+    worse = float(np.quantile(misfit, fitting, overwrite_input=True)) / by_chance
     return float(np.clip(np.sqrt(worse), 1.0, most_slack))
 
 
@@ -234,19 +237,27 @@ def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:
     As far as it takes, in steps of a twentieth: to find the nearest covariance would cost more than
     all the rest. Whatever is drawn further than a covariance is one, so a bisection finds the step.
     """
-    products = np.where(counts > 0, 0.5 * (levels[:, None] + levels - distances), 0.0)
-    bound = np.outer(np.sqrt(levels), np.sqrt(levels))  # products of levels may overflow
-    products = np.clip(products, -bound, bound)
-    np.fill_diagonal(products, 0.0)
+    from scipy.linalg.lapack import dpotrf  # here, since it takes longer to import than the rest
+
+    bound = np.sqrt(levels)
+    bound = bound[:, None] * bound  # products of levels may overflow
+    products = levels[:, None] + levels
+    products -= distances
+    products *= 0.5
+    np.clip(products, -bound, bound, out=products)
+    products[counts == 0] = 0.0
     kept = np.linspace(1, 0, _STEPS + 1)
 
     def possible(step: int) -> bool:
-        try:
-            np.linalg.cholesky(kept[step] * products + np.diag(levels + _JITTER * levels))
-        except np.linalg.LinAlgError:
-            return False
-        return True
+        drawn = np.multiply(products, kept[step], out=bound)
+        np.fill_diagonal(drawn, (1 + _JITTER) * levels)
+        return bool(dpotrf(drawn.T, lower=True, clean=False, overwrite_a=True)[1] == 0)
 
-    step = 0 if possible(0) else bisect_left(range(_STEPS), True, 1, key=possible)
-    covariance: Matrix = kept[step] * products + np.diag(levels)
-    return covariance
+    # The first step often is enough, and each takes a decomposition: larger and larger ones first.
+    low, high = -1, 0
+    while high < _STEPS and not possible(high):
+        low, high = high, min(2 * high + 1, _STEPS)
+    step = bisect_left(range(high), True, low + 1, key=possible)
+    products *= kept[step]
+    np.fill_diagonal(products, levels)
+    return products

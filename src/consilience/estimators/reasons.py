@@ -19,12 +19,14 @@ def groups_of(
     parties: Sequence[str], shared: Matrix, together: float = TOGETHER
 ) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
-    if not (linked := shared >= together).any():
+    linked = shared >= together
+    some = np.flatnonzero(linked.any(axis=1))
+    if not some.size:
         return ()
     from scipy.sparse.csgraph import connected_components  # here, as it is slow to import
 
-    _, label = connected_components(linked, directed=False)
-    members = [np.flatnonzero(label == g).tolist() for g in np.flatnonzero(np.bincount(label) > 1)]
+    _, label = connected_components(linked[np.ix_(some, some)], directed=False)
+    members = [some[label == g].tolist() for g in np.flatnonzero(np.bincount(label) > 1)]
     found = [tuple(parties[j] for j in group) for group in members]
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
 
