@@ -32,6 +32,9 @@ LARGEST_OF = {
     "float32": float(np.finfo(np.float32).max),
 }
 LARGEST = 1e50  # number of an update: beyond it squares, and ratios of squares, may overflow
+# Compared with an array's dtype: one of the other order of bytes is another.
+_PLAIN = {np.dtype(np.float32): "float32", np.dtype(np.float64): "float64"}
+_AS_IT_LIES = 0x101  # of numpy's flags: C-contiguous and aligned
 _CODES = {"float32": b"f", "float64": b"d", "float16": b"e", _BFLOAT16: b"b"}
 _CHUNK = 1 << 16
 _LARGEST_REPEATED = 1 << 30  # bytes that a view may pretend to have
@@ -105,8 +108,7 @@ class Tensor:
             if _torch_of(flat) is None:
                 return self
             return Tensor(flat.reshape(-1), self.dtype, self.shape, self.source)
-        flags = flat.flags
-        if flags.c_contiguous and flags.aligned and flat.dtype.isnative:
+        if flat.flags.num & _AS_IT_LIES == _AS_IT_LIES and flat.dtype.isnative:
             if flat.ndim == 1:
                 return self
         else:
@@ -141,9 +143,11 @@ def tensor(source: Any) -> Tensor:
 def outline(source: Any) -> Tensor:
     """Return a `Tensor` whose storage lies as it came, not copied: whether its shape is the
     expected one is better asked first."""
-    if type(source) is np.ndarray and source.dtype.char in "fd" and source.flags.c_contiguous:
+    if type(source) is np.ndarray and source.flags.num & _AS_IT_LIES == _AS_IT_LIES:
         # Nearly all are of this kind, and there may be thousands of them.
-        return Tensor(source, _dtype_name(source.dtype), source.shape, source)
+        plain = _PLAIN.get(source.dtype)
+        if plain is not None:
+            return Tensor(source.ravel(), plain, source.shape, source)
     if isinstance(source, Tensor):
         return source
     torch = _torch_of(source)

@@ -95,7 +95,9 @@ def show(path: Path) -> str:
 
 def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
     if isinstance(node, Mapping):
-        return ((_plain(key, path), value) for key, value in node.items())
+        return (
+            (key if type(key) is str else _plain(key, path), value) for key, value in node.items()
+        )
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
         if len(node) > _MOST:
             raise UpdateError(f"{show(path)} has {len(node)} parts: send an array")
