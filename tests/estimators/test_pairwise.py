@@ -135,6 +135,35 @@ def test_levels_of_independent_parties_are_found_though_a_clique_is_close():
     assert_allclose(found, levels, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["clean", "noisy", "clique", "far", "apart"])
+@pytest.mark.parametrize("count", [5, 120])
+def test_levels_of_many_are_those_of_the_equations(kind, count):
+    """Whether these are solved step by step or at once: as for two parties that met nobody else,
+    whose levels only the start determines."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((count, 2000))
+    if kind == "noisy":
+        X *= np.exp(random.standard_normal(count))[:, None]
+    elif kind == "clique":
+        X[: count // 5 + 1] = 0.3 * X[: count // 5 + 1] + random.standard_normal(2000)
+    elif kind == "far":
+        X[: count // 5] *= 1e6
+    distances, counts = pooled_distances(cs.Evidence.of(X))
+    met = counts > 0
+    if kind == "apart":
+        met[:2, 2:] = met[2:, :2] = False
+    how = Descent(exact=1e-2, hardening=0.7, tolerance=1e-9, max_iterations=12)
+    found, _ = fit_levels(distances, met, 0.0, ((0.5, 0.3),), 1.25, how)
+    s = start = np.array([naive.lower(d[m], 0.5) / 2 for d, m in zip(distances, met, strict=True)])
+    for turn in range(12):
+        sums = s[:, None] + s
+        misfit = np.maximum(np.abs(1 - distances / sums), max(0.3 * 0.7**turn, 0.01))
+        V = met * misfit**-1.5 / sums**2
+        A = V + (1 + 1e-6) * np.diag(V.sum(1))
+        s = np.linalg.solve(A, (V * distances).sum(1) + 1e-6 * V.sum(1) * start)
+    assert_allclose(found, s, rtol=1e-5)
+
+
 def test_a_clique_of_copies_has_one_over_its_size_of_a_vote():
     for size in (1, 2, 5):
         shared = np.zeros((8, 8))
