@@ -44,7 +44,23 @@ class Known:
 
     parties: tuple[str, ...]
     noise: Vector  # (J,)
-    latent: Latent | None = None
+    latent: Latent | None = None  # rows of NaN for whom nothing of it is known
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """What earlier rounds said of the parties' noise levels; most recently seen parties first."""
+
+    parties: tuple[str, ...]
+    levels: Vector  # (J,): over the typical level of their rounds
+    worth: Vector  # (J,): the coordinates these are known from, see `Evidence.worth`
+
+    def of(self, parties: tuple[str, ...]) -> tuple[Vector, Vector]:
+        """Return the levels of these parties and what they are worth: of strangers 1 and 0."""
+        position = {party: j for j, party in enumerate(self.parties)}
+        at = np.array([position.get(party, -1) for party in parties], np.intp)
+        levels, worth = np.append(self.levels, 1.0), np.append(self.worth, 0.0)
+        return levels[at], worth[at]  # a stranger's are the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +79,7 @@ class Beliefs:
     covariance: Matrix | None = None  # Φ, (J, J), where the method has one
     latent: Latent | None = None  # the parameters behind Φ
     variance: Vector | None = None  # of each block's consensus about the truth, VB only
+    typical: float | None = None  # the level (a variance) of a typical party, where it is compared
     iterations: int = 0
     converged: bool = True
     objective: tuple[float, ...] = field(default=(), repr=False)
@@ -94,6 +111,7 @@ class Given:
     known: Known | None = None
     now: Block | None = None  # this round's evidence alone, where the rest is remembered
     lasting: Block | None = None  # that of the round's parties' averages over rounds: see trails
+    past: Past | None = None  # of the round's parties, as far as it is no longer evidence
 
 
 NOTHING = Given()

@@ -121,13 +121,13 @@ class _Round:
         now, block = self._observed(random, exact=exact)
         started = perf_counter()
         evidence = now if memory is None else memory.recall(now)
-        relay = lasting = known = None
+        relay = lasting = known = past = None
         if memory is not None:
-            known = memory.known
+            known, past = memory.known, memory.beyond(evidence, now)
             if estimator.follows:
                 relay = memory.followed(block.parties, engine.size, engine.look)
                 lasting = relay.used.evidence(len(block.parties))
-        given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting)
+        given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting, past)
         with one_thread():
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
@@ -140,7 +140,7 @@ class _Round:
             )
         value = engine.finish(weights[:-1])
         if memory is not None:
-            memory.keep(evidence, beliefs, relay)
+            memory.keep(now, beliefs, relay)
         return self._concluded(
             value, weights, Judgement(evidence, given, beliefs), block, beliefs=beliefs
         )

@@ -141,6 +141,15 @@ class Block:
         order = [*(position[party] for party in parties), len(parties)]
         return Block(parties, self.distances[np.ix_(order, order)], self.count)
 
+    def among(self, parties: frozenset[str]) -> Block:
+        """Return what is known of those of the parties that took part."""
+        here = [j for j, party in enumerate(self.parties) if party in parties]
+        if len(here) == len(self.parties):
+            return self
+        at = [*here, len(self.parties)]
+        there = tuple(self.parties[j] for j in here)
+        return Block(there, self.distances[np.ix_(at, at)], self.count)
+
     def merged(self, other: Block) -> Block:
         """Return the block over this one's coordinates and the other's, of the same parties."""
         if set(self.parties) != set(other.parties):
@@ -194,6 +203,15 @@ class Evidence:
         return counts
 
     @cached_property
+    def worth(self) -> Vector:
+        """Coordinates that each party's level is known from: seen beside p peers, whose own noise
+        has to be told apart from it, n of them are worth np/(p + 1)."""
+        worth = np.zeros(len(self.parties))
+        for block, members in zip(self.blocks, self.members, strict=True):
+            worth[members] += block.count * (1 - 1 / len(members))
+        return worth
+
+    @cached_property
     def least_noise(self) -> float:
         """The smallest noise worth telling from none: half the least positive squared distance
         between two parties, or zero if all are equal."""
@@ -210,6 +228,12 @@ class Evidence:
     def discounted(self, factor: float) -> Evidence:
         """Return the same evidence, believed less."""
         return Evidence(tuple(block.discounted(factor) for block in self.blocks))
+
+    def among(self, parties: Iterable[str]) -> Evidence:
+        """Return what is known of these parties where at least two of them met."""
+        wanted = frozenset(parties)
+        blocks = (block.among(wanted) for block in self.blocks)
+        return Evidence(()) + Evidence(tuple(b for b in blocks if len(b.parties) > 1))
 
     def find(self, parties: Iterable[str]) -> int:
         """Return the position of the block of exactly these parties."""

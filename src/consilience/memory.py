@@ -1,42 +1,63 @@
 """Memory: what is kept between rounds, by party id.
 
 Evidence of earlier rounds, discounted by ``decay`` each round; the parties' trails, for methods
-that follow them; and the noise levels and hidden directions last inferred, from which the next
-inference starts. Rounds with the same parties share a block of evidence, so with full participation
-the evidence stays one J×J matrix however long a memory lives.
+that follow them; the noise levels and hidden directions last inferred, from which the next
+inference starts; and how noisy each party was for its rounds, which outlasts their evidence.
+
+Where a few of very many parties take part at a time, a round costs what its own parties cost: it is
+inferred from what is known of them alone. Rounds with the same parties share a block of evidence,
+so with full participation the evidence stays one J×J matrix however long a memory lives; blocks of
+other rounds fade, or are dropped beyond a bound, and so are parties beyond ``max_parties``, the
+least recently seen first.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from dataclasses import replace
 
 import numpy as np
 
-from consilience.beliefs import Beliefs, Known, Latent
+from consilience.arrays import Positions
+from consilience.beliefs import Beliefs, Known, Past
 from consilience.errors import ConsilienceError
-from consilience.evidence import Evidence
-from consilience.storage.memory_file import Contents, read, write
+from consilience.evidence import Block, Evidence
+from consilience.storage.memory_file import MOST_PARTIES, Contents, read, write
 from consilience.trails import FORGOTTEN, Look, Relay, Trails
+
+log = logging.getLogger("consilience")
+
+_MOST_BLOCKS = 100  # of evidence: with the usual decay 66 rounds are remembered
+_MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 
 
 class Memory:
     """What earlier rounds taught about the parties.
 
     ``decay`` is what a round's evidence still counts one round later: 1 forgets nothing, 0
-    everything. ``seed`` makes the places of the trails the same ones each time; without it they are
-    drawn from the system's randomness, and known to nobody. Pass a memory to every `aggregate` of a
-    federation; it changes only when a round succeeds.
+    everything. Of more than ``max_parties`` the least recently seen are forgotten, but for those of
+    the last round. ``seed`` makes the places of the trails the same ones each time; without it they
+    are drawn from the system's randomness, and known to nobody. Pass a memory to every `aggregate`
+    of a federation; it changes only when a round succeeds.
     """
 
-    def __init__(self, decay: float = 0.9, *, seed: int | None = None) -> None:
+    def __init__(
+        self, decay: float = 0.9, *, max_parties: int = 10_000, seed: int | None = None
+    ) -> None:
         if not 0 <= decay <= 1:
             raise ConsilienceError(f"decay lies between 0 and 1, found {decay}")
-        self.decay = float(decay)
+        if not isinstance(max_parties, int) or not 1 <= max_parties <= MOST_PARTIES:
+            raise ConsilienceError(
+                f"max_parties is a whole number from 1 to {MOST_PARTIES}, found {max_parties!r}"
+            )
+        self.decay, self.max_parties = float(decay), max_parties
         self.rounds = 0
+        self.forgotten = 0  # parties, for there were too many; since this memory was made or loaded
         self.evidence: Evidence | None = None
         self.known: Known | None = None
+        self.past: Past | None = None
         self.relay: Relay | None = None
         self._random = np.random.default_rng(seed)
 
@@ -55,13 +76,28 @@ class Memory:
         return found
 
     def recall(self, now: Evidence) -> Evidence:
-        """Return the evidence of a round together with what is remembered."""
+        """Return the evidence of a round together with what is remembered of its parties."""
+        return Evidence(self._before(now)).among(now.parties) + now
+
+    def _before(self, now: Evidence) -> tuple[Block, ...]:
+        """Return the blocks of earlier rounds, discounted, those that have faded left out."""
         if self.evidence is None:
-            return now
+            return ()
         fresh = max(block.count for block in now.blocks)
         past = self.evidence.discounted(self.decay)
-        kept = tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
-        return Evidence(kept) + now if kept else now
+        return tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
+
+    def beyond(self, evidence: Evidence, now: Evidence) -> Past | None:
+        """Return what is remembered of the parties' levels and is not in what `recall` gave.
+
+        It does not fade while a party is away, but with each round that it takes part in.
+        """
+        if self.past is None:
+            return None
+        levels, worth = self.past.of(evidence.parties)
+        fresh = dict(zip(now.parties, now.worth, strict=True))
+        again = evidence.worth - np.array([fresh[party] for party in evidence.parties])
+        return Past(evidence.parties, levels, np.maximum(self.decay * worth - again, 0.0))
 
     @property
     def trails(self) -> Trails | None:
@@ -75,56 +111,122 @@ class Memory:
             relay = Relay.begun(size, self._random)
         return relay.followed(parties, look, self.decay, self._random)
 
-    def keep(self, evidence: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
-        """Replace what is remembered by what `recall` and `followed` gave and what came of it."""
+    def keep(self, now: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
+        """Add a round, what came of it, and the trails that `followed` gave."""
+        self.past = self._with_levels(now, beliefs)  # by what is remembered so far
         self.rounds += 1
-        self.evidence = evidence
+        self.evidence = self._with_round(now)
         self.relay = self.relay if relay is None else relay  # None: the method follows nobody
         told = _told(beliefs.known)
-        self.known = self.known if told is None else self._with_absent(told)
+        self.known = self.known if told is None else _with_absent(told, self.known)
+        self._forget(max(self.max_parties, len(now.parties)))
 
-    def _with_absent(self, new: Known) -> Known:
-        """Return what is known now, and still of parties whose evidence has been forgotten."""
-        old = self.known
-        if old is None or (new.latent is None) != (old.latent is None):
-            return new
-        absent = [j for j, party in enumerate(old.parties) if party not in set(new.parties)]
-        if not absent:
-            return new
-        latent = None
-        if old.latent is not None and new.latent is not None:
-            if old.latent.factors.shape[1] != new.latent.factors.shape[1]:
-                return new
-            latent = Latent(
-                np.vstack([new.latent.factors, old.latent.factors[absent]]),
-                np.concatenate([new.latent.own, old.latent.own[absent]]),
-                new.latent.shared,
-                new.latent.prior_variance,
-            )
-        parties = (*new.parties, *(old.parties[j] for j in absent))
-        return Known(parties, np.concatenate([new.noise, old.noise[absent]]), latent)
+    def _with_round(self, now: Evidence) -> Evidence:
+        """Return the evidence of all rounds, the latest last; of too much, the latest."""
+        blocks = {frozenset(block.parties): block for block in self._before(now)}
+        for block in now.blocks:
+            before = blocks.pop(frozenset(block.parties), None)
+            blocks[frozenset(block.parties)] = before.merged(block) if before else block
+        kept: list[Block] = []
+        parties: set[str] = set()
+        distances = 0
+        for block in reversed(blocks.values()):
+            distances += block.distances.size
+            parties.update(block.parties)
+            many = distances > _MOST_DISTANCES or len(parties) > self.max_parties
+            if kept and (many or len(kept) == _MOST_BLOCKS):
+                break
+            kept.append(block)
+        return Evidence(tuple(reversed(kept)))
+
+    def _with_levels(self, now: Evidence, beliefs: Beliefs) -> Past | None:
+        """Return everybody's level: of a party of this round, the mean over its rounds."""
+        if not beliefs.typical:  # not a method that compares levels
+            return self.past
+        evidence, old = beliefs.evidence, self.past
+        with np.errstate(divide="ignore"):
+            levels, worth = 2 * np.log(beliefs.noise) - np.log(beliefs.typical), evidence.worth
+        before = self.beyond(evidence, now)
+        if before is not None:
+            worth = worth + before.worth
+            levels += (np.log(before.levels) - levels) * before.worth / np.maximum(worth, 1e-300)
+        here = np.flatnonzero(np.isfinite(levels) & (worth > 0))
+        found = Past(tuple(evidence.parties[j] for j in here), np.exp(levels[here]), worth[here])
+        absent = _absent(found.parties, old.parties) if old else []
+        if old is None or not absent:
+            return found
+        return Past(
+            (*found.parties, *(old.parties[j] for j in absent)),
+            np.concatenate([found.levels, old.levels[absent]]),
+            np.concatenate([found.worth, old.worth[absent]]),
+        )
+
+    def _forget(self, most: int) -> None:
+        """Forget all but so many parties; say so the first time."""
+        if self.relay is not None:
+            self.relay = self.relay.first(most)
+        if self.past is not None:
+            kept = self.past.parties[:most], self.past.levels[:most], self.past.worth[:most]
+            self.past = Past(*kept)
+        if self.known is not None and len(self.known.parties) > most:
+            if not self.forgotten:
+                log.warning(
+                    "memory: more than max_parties=%d parties; the least recently seen are "
+                    "forgotten from now on",
+                    self.max_parties,
+                )
+            self.forgotten += len(self.known.parties) - most
+            self.known = _chosen(self.known, slice(most))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory to a file: whole or not at all."""
-        write(path, Contents(self.decay, self.rounds, self.evidence, self.known, self.relay))
+        kept = self.evidence, self.known, self.relay, self.past
+        write(path, Contents(self.decay, self.rounds, *kept, self.max_parties))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
         """Read a memory from a file. A file that is not one is left alone and named."""
         found = read(path)
-        memory = cls(found.decay)
+        memory = cls(found.decay, max_parties=found.max_parties or 10_000)
         memory.rounds = found.rounds
         memory.evidence, memory.known, memory.relay = found.evidence, found.known, found.relay
+        memory.past = found.past
         return memory
 
 
 def _told(known: Known) -> Known | None:
     """Return what is known of the parties of whom anything is: of one that was alone, nothing."""
     at = np.flatnonzero(np.isfinite(known.noise))
-    if len(at) == len(known.parties):
-        return known
+    return _chosen(known, at) if at.size else None
+
+
+def _chosen(known: Known, at: Positions | slice) -> Known:
+    """Return what is known of some of the parties."""
     latent = known.latent
     if latent is not None:
         latent = replace(latent, factors=latent.factors[at], own=latent.own[at])
-    parties = tuple(known.parties[j] for j in at)
-    return Known(parties, known.noise[at], latent) if parties else None
+    parties = tuple(np.array(known.parties, object)[at])
+    return Known(parties, known.noise[at], latent)
+
+
+def _with_absent(new: Known, old: Known | None) -> Known:
+    """Return what is known now, and still of parties that did not take part."""
+    absent = _absent(new.parties, old.parties) if old else []
+    if old is None or not absent:
+        return new
+    latent = new.latent
+    if latent is not None:
+        shape = len(absent), latent.factors.shape[1]
+        factors, own = np.full(shape, np.nan), np.full(shape[0], np.nan)
+        if old.latent is not None and old.latent.factors.shape[1] == shape[1]:
+            factors, own = old.latent.factors[absent], old.latent.own[absent]
+        factors, own = np.vstack([latent.factors, factors]), np.concatenate([latent.own, own])
+        latent = replace(latent, factors=factors, own=own)
+    parties = (*new.parties, *(old.parties[j] for j in absent))
+    return Known(parties, np.concatenate([new.noise, old.noise[absent]]), latent)
+
+
+def _absent(present: tuple[str, ...], before: tuple[str, ...]) -> list[int]:
+    """Return the positions of those that were there before, and are not now."""
+    here = set(present)
+    return [j for j, party in enumerate(before) if party not in here]

@@ -12,17 +12,20 @@ between the rounds that two parties took part in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.arrays import Array, Positions, Vector
 from consilience.evidence import Block
 
 Look = Callable[[Positions], Array]
 
-_PLACES = 8192
+PLACES = 8192
+_FEWEST = 256  # places that are left however many parties are followed
+_MOST_NUMBERS = 2**24  # of one set of trails, 64 MB; where parties are too many, places are left
+_LARGEST = 1e38  # an error that can be kept, in four bytes: its sender has no say anyway
 _RENEWED = 50  # rounds after which other places take over; they are followed from the start
 FORGOTTEN = 1e-3  # what has fallen to this share of a fresh round's say is dropped
 
@@ -35,39 +38,60 @@ class Trails:
     places: Positions  # (n,), ascending
     parties: tuple[str, ...]
     rounds: Vector  # (J,): how many each mean is of, discounted by age
-    means: Matrix  # (J, n)
+    means: Sequence[Array]  # J of (n,), float32, each with its own room: most are handed on
     age: int = 0  # rounds that were followed
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Trails:
         """Draw the places, one in each of as many equal stretches."""
-        edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
+        edges = np.linspace(0, size, min(size, PLACES) + 1).astype(np.int64)
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
-        return cls(size, places, (), np.empty(0), np.empty((0, len(places))))
+        return cls(size, places, (), np.empty(0), ())
 
     def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
         sent = np.nan_to_num(sent)  # who sent something else is about to be rejected
-        rounds, means = np.ones(len(parties)), sent - np.median(sent, axis=0)
+        rounds, errors = np.ones(len(parties)), sent - np.median(sent, axis=0)
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
             if party in absent:
                 old = absent.pop(party)
                 rounds[j] += decay * self.rounds[old]
-                means[j] = self.means[old] + (means[j] - self.means[old]) / rounds[j]
-        kept = [j for j in absent.values() if decay * self.rounds[j] > FORGOTTEN]
-        if kept:
-            parties = (*parties, *(self.parties[j] for j in kept))
-            rounds = np.concatenate([rounds, decay * self.rounds[kept]])
-            means = np.vstack([means, self.means[kept]])
-        return Trails(self.size, self.places, parties, rounds, means, self.age + 1)
+                errors[j] = self.means[old] + (errors[j] - self.means[old]) / rounds[j]
+        means = kept(errors)
+        there = [j for j in absent.values() if decay * self.rounds[j] > FORGOTTEN]
+        if there:
+            parties = (*parties, *(self.parties[j] for j in there))
+            rounds = np.concatenate([rounds, decay * self.rounds[there]])
+            means += (self.means[j] for j in there)
+        return Trails(self.size, self.places, parties, rounds, means, self.age + 1).thinned()
+
+    def thinned(self) -> Trails:
+        """Return every other place, or fewer, where there are too many parties for all of them."""
+        step = 1
+        while (
+            len(self.places) // step >= 2 * _FEWEST
+            and len(self.means) * len(self.places) // step > _MOST_NUMBERS
+        ):
+            step *= 2
+        if step == 1:
+            return self
+        fewer = [mean[::step].copy() for mean in self.means]
+        return replace(self, places=self.places[::step].copy(), means=fewer)
+
+    def first(self, count: int) -> Trails:
+        """Return the trails of so many parties, the others being the least recently seen."""
+        if len(self.parties) <= count:
+            return self
+        parties, rounds, means = self.parties[:count], self.rounds[:count], self.means[:count]
+        return replace(self, parties=parties, rounds=rounds, means=means)
 
     def evidence(self, count: int) -> Block | None:
         """Return the evidence of the first so many parties' averages, None if those are of one
         round or not numbers. The centre is no error at all."""
         if not (self.rounds[:count] > 1).any():
             return None
-        points = np.vstack([self.means[:count], np.zeros(len(self.places))])
+        points = np.vstack([*self.means[:count], np.zeros(len(self.places))])  # in eight bytes
         with np.errstate(over="ignore", invalid="ignore"):
             gram = points @ points.T
             squares = np.diag(gram)
@@ -76,6 +100,11 @@ class Trails:
         if not np.isfinite(distances).all():
             return None
         return Block(self.parties[:count], distances, float(len(self.places)))
+
+
+def kept(means: Array) -> list[Array]:
+    """Return the rows (J, n) as they are kept."""
+    return [np.clip(mean, -_LARGEST, _LARGEST).astype(np.float32) for mean in means]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +117,12 @@ class Relay:
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Relay:
         """Draw the places for both."""
-        young = Trails.begun(size, random) if size > _PLACES else None
+        young = Trails.begun(size, random) if size > PLACES else None
         return cls(Trails.begun(size, random), young)
+
+    def first(self, count: int) -> Relay:
+        """Return the trails of so many parties, the others being the least recently seen."""
+        return Relay(self.used.first(count), self.young and self.young.first(count))
 
     def followed(
         self, parties: tuple[str, ...], look: Look, decay: float, random: np.random.Generator

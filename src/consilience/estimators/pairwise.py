@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consilience.arrays import Matrix, Vector
-from consilience.beliefs import NOTHING, Beliefs, Given
+from consilience.beliefs import NOTHING, Beliefs, Given, Past
 from consilience.errors import ConsilienceError
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import (
@@ -53,6 +53,7 @@ from consilience.updates.votes import at_most_a_third, middle
 _TINY = 1e-300  # in place of a zero to divide by
 _SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
 _MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
+_RARELY = 3  # standard deviations: what chance does not do
 _TURNS = 3  # who is typical depends on who counts, and a little the other way round
 
 # What a field may be, from and to.
@@ -183,7 +184,8 @@ class Pairwise:
             at = np.ix_(there, there)
             lasting = self._read(Evidence((given.lasting,)), seen.slack)
             shared[at] = np.maximum(shared[at], lasting.shared)
-        trusted = trust(levels / seen.typical, seen.slack, self.loudest)
+        relative = with_past(levels / seen.typical, evidence, given.past)
+        trusted = trust(relative, seen.slack, self.loudest)
         trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
         weights, lengths = [], np.ones(len(levels))
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
@@ -194,12 +196,13 @@ class Pairwise:
             w = at_most_half(w)
             weights.append(w / w.sum())
         groups = groups_of(evidence.parties, shared, self.together)
-        noise = np.sqrt(levels / seen.typical)
+        noise = np.sqrt(relative)
         return Beliefs(
             evidence,
             tuple(weights),
             np.sqrt(levels),
             covariance_of(seen.distances, seen.counts, levels),
+            typical=seen.typical,
             iterations=seen.iterations,
             converged=seen.iterations < self.max_iterations,
             groups=groups,
@@ -290,6 +293,22 @@ def votes(shared: Matrix, power: float) -> Vector:
     """Return each party's vote: (1 + Σ_l κ_jl^m) to minus this power."""
     size: Vector = 1 + shared.sum(axis=1)
     return size**-power
+
+
+def with_past(relative: Vector, evidence: Evidence, past: Past | None) -> Vector:
+    """Return relative levels together with what rounds said that are no longer evidence.
+
+    The geometric mean by what both are worth; but a quiet past is no licence: it explains no more
+    of a loud present than chance does, three standard deviations.
+    """
+    if past is None:
+        return relative
+    before, worth = past.of(evidence.parties)
+    share = worth / (worth + evidence.worth)
+    both = relative ** (1 - share) * before**share
+    least = relative / (1 + _RARELY * np.sqrt(2 / evidence.worth))
+    together: Vector = np.maximum(both, least)
+    return together
 
 
 def trust(relative: Vector, slack: float, loudest: float) -> Vector:

@@ -15,16 +15,17 @@ from typing import IO, Any
 import numpy as np
 
 from consilience.arrays import Array
-from consilience.beliefs import Known, Latent
+from consilience.beliefs import Known, Latent, Past
 from consilience.errors import MemoryFileError
 from consilience.evidence import Block, Evidence
 from consilience.storage.npy import parsed
 from consilience.storage.whole import whole
 from consilience.text import shown
-from consilience.trails import Relay, Trails
+from consilience.trails import PLACES, Relay, Trails, kept
 
 _FORMAT = "consilience-memory"
-_VERSION = 2
+_VERSION = 3  # 2 has no past and no max_parties, and trails in eight bytes a number
+MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
 _MOST_COORDINATES = 2.0**48  # of one round: a petabyte
 
@@ -38,6 +39,8 @@ class Contents:
     evidence: Evidence | None = None
     known: Known | None = None
     relay: Relay | None = None
+    past: Past | None = None
+    max_parties: int | None = None
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -56,9 +59,11 @@ def read(path: str | os.PathLike[str]) -> Contents:
         header = json.loads(arrays.pop("header").tobytes())
         if header["format"] != _FORMAT:
             raise MemoryFileError(f"{path}: not a memory but '{shown(header['format'])}'")
-        if header["version"] != _VERSION:
+        if header["version"] not in (2, _VERSION):
             found = shown(header["version"])
-            raise MemoryFileError(f"{path}: memory version {found}, this release reads {_VERSION}")
+            raise MemoryFileError(
+                f"{path}: memory version {found}, this release reads 2 and {_VERSION}"
+            )
         return _unpacked(header, arrays)
     except FileNotFoundError:
         raise MemoryFileError(
@@ -82,6 +87,8 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
         "blocks": [],
         "known": None,
         "trails": [],
+        "past": None,
+        "max_parties": contents.max_parties,
     }
     arrays: dict[str, Any] = {}
     for b, block in enumerate(contents.evidence.blocks if contents.evidence else ()):
@@ -100,7 +107,12 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
             about = {"size": trails.size, "parties": trails.parties, "age": trails.age}
             header["trails"].append(about)
             arrays[f"places{t}"] = trails.places.astype(np.int64)
-            arrays[f"rounds{t}"], arrays[f"means{t}"] = trails.rounds, trails.means
+            arrays[f"rounds{t}"] = trails.rounds
+            means = np.empty((len(trails.means), len(trails.places)), np.float32)
+            arrays[f"means{t}"] = np.stack(trails.means, out=means) if trails.means else means
+    if contents.past is not None:
+        header["past"] = {"parties": contents.past.parties}
+        arrays["levels"], arrays["worth"] = contents.past.levels, contents.past.worth
     return header, arrays
 
 
@@ -126,7 +138,14 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
     rounds = int(_number(header["rounds"], "rounds", 0, _MOST_ROUNDS, int))
     evidence = _evidence(header["blocks"], arrays, rounds * _MOST_COORDINATES)
     known = None if header["known"] is None else _known(header["known"], arrays)
-    found = Contents(decay, rounds, evidence, known, _relay(header["trails"], arrays, rounds))
+    kept = decay, rounds, evidence, known
+    if header["version"] == 2:
+        found = Contents(*kept, _relay(header["trails"], arrays, rounds, np.float64))
+    else:
+        relay = _relay(header["trails"], arrays, rounds, np.float32)
+        past = None if header["past"] is None else _past(header["past"], arrays, rounds)
+        parties = int(_number(header["max_parties"], "max_parties", 1, MOST_PARTIES, int))
+        found = Contents(*kept, relay, past, parties)
     if arrays:
         raise ValueError(f"its header does not speak of {', '.join(sorted(arrays)[:3])}")
     return found
@@ -158,7 +177,15 @@ def _known(header: dict[str, Any], arrays: dict[str, Array]) -> Known:
         rank = arrays["factors"].shape[-1]
         factors = _taken(arrays, "factors", (len(parties), rank))
         own, prior = _taken(arrays, "own", (len(parties),)), _taken(arrays, "prior", ())
-        if not (_plausible(factors) and _plausible(own, 2) and (own >= 0).all() and prior >= 0):
+        told = np.isfinite(own)  # of the others nothing is known
+        if not (
+            _plausible(factors[told])
+            and np.isnan(factors[~told]).all()
+            and _plausible(own[told], 2)
+            and np.isnan(own[~told]).all()
+            and (own[told] >= 0).all()
+            and prior >= 0
+        ):
             raise ValueError("a hidden direction or its noise is no sensible number, or below zero")
         latent = Latent(factors, own, bool(header["latent"]["shared"]), float(prior))
     if not _plausible(noise) or (noise < 0).any():
@@ -166,29 +193,41 @@ def _known(header: dict[str, Any], arrays: dict[str, Array]) -> Known:
     return Known(parties, noise, latent)
 
 
-def _relay(headers: Any, arrays: dict[str, Array], rounds: int) -> Relay | None:
+def _past(header: dict[str, Any], arrays: dict[str, Array], rounds: int) -> Past:
+    parties = _parties(header["parties"])
+    levels, worth = (_taken(arrays, name, (len(parties),)) for name in ("levels", "worth"))
+    if not (_plausible(levels, 3) and (levels > 0).all()):
+        raise ValueError("a level is not a positive number, or no sensible one")
+    if not _within(worth, np.nextafter(0, 1), rounds * _MOST_COORDINATES):
+        raise ValueError("a level is of coordinates that no rounds can have had")
+    return Past(parties, levels, worth)
+
+
+def _relay(headers: Any, arrays: dict[str, Array], rounds: int, dtype: Any) -> Relay | None:
     if not isinstance(headers, list) or len(headers) > 2:
         raise ValueError("expected at most two sets of trails")
-    found = [_trails(t, header, arrays, rounds) for t, header in enumerate(headers)]
+    found = [_trails(t, header, arrays, rounds, dtype) for t, header in enumerate(headers)]
     if len({trails.size for trails in found}) > 1:
         raise ValueError("its trails are of different models")
-    if len(found) == 1 and len(found[0].places) < found[0].size:
+    if len(found) == 1 and found[0].size > PLACES:
         raise ValueError("its trails have no others to take over from them")
     return Relay(*found) if found else None
 
 
-def _trails(t: int, header: dict[str, Any], arrays: dict[str, Array], most: int) -> Trails:
+def _trails(
+    t: int, header: dict[str, Any], arrays: dict[str, Array], most: int, dtype: Any
+) -> Trails:
     size = int(_number(header["size"], "size", 1, _MOST_COORDINATES, int))
     age = int(_number(header["age"], "age", 0, most, int))
     parties = () if header["parties"] == [] else _parties(header["parties"])
     places = _taken(arrays, f"places{t}", (arrays[f"places{t}"].size,), np.int64).astype(np.intp)
     rounds = _taken(arrays, f"rounds{t}", (len(parties),))
-    means = _taken(arrays, f"means{t}", (len(parties), len(places)))
+    means = _taken(arrays, f"means{t}", (len(parties), len(places)), dtype)
     if (np.diff(places, prepend=-1, append=size) <= 0).any():
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
     if not (_plausible(means) and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
-    return Trails(size, places, parties, rounds, means, age)
+    return Trails(size, places, parties, rounds, kept(means), age)
 
 
 def _taken(
