@@ -58,6 +58,12 @@ def assert_same(found: cs.Memory, expected: cs.Memory):
             assert ours.factors.shape == theirs.factors.shape
             assert ours.own.tobytes() == theirs.own.tobytes()
             assert (ours.shared, ours.prior_variance) == (theirs.shared, theirs.prior_variance)
+    assert found.max_parties == expected.max_parties
+    assert (found.past is None) == (expected.past is None)
+    if expected.past is not None:
+        assert found.past.parties == expected.past.parties
+        assert found.past.levels.tobytes() == expected.past.levels.tobytes()
+        assert found.past.worth.tobytes() == expected.past.worth.tobytes()
     assert (found.relay is None) == (expected.relay is None)
     if expected.relay is not None:
         assert_same_trails(found.relay.used, expected.relay.used)
@@ -69,7 +75,7 @@ def assert_same(found: cs.Memory, expected: cs.Memory):
 def assert_same_trails(found: Trails, expected: Trails):
     assert (found.size, found.age, found.parties) == (expected.size, expected.age, expected.parties)
     for what in ("places", "rounds", "means"):
-        ours, theirs = getattr(found, what), getattr(expected, what)
+        ours, theirs = np.array(getattr(found, what)), np.array(getattr(expected, what))
         assert ours.tobytes() == theirs.tobytes()
         assert ours.shape == theirs.shape
 
@@ -333,7 +339,7 @@ def test_the_file_needs_no_pickle(used, tmp_path):
         assert {array.dtype.kind for array in arrays.values()} <= {"f", "i", "u"}
         header = json.loads(arrays["header"].tobytes())
     assert header["format"] == "consilience-memory"
-    assert header["version"] == 2
+    assert header["version"] == 3
 
 
 @pytest.mark.parametrize("method", REMEMBERING)

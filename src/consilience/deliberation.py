@@ -121,14 +121,15 @@ class _Round:
         now, block = self._observed(random, exact=exact)
         started = perf_counter()
         evidence = now if memory is None else memory.recall(now)
-        relay = lasting = known = past = None
+        relay = known = past = None
         if memory is not None:
             known, past = memory.known, memory.beyond(evidence, now)
             if estimator.follows:
                 relay = memory.followed(block.parties, engine.size, engine.look)
-                lasting = relay.used.evidence(len(block.parties))
-        given = Given(_counts_of(engine.parties, sample_counts), known, block, lasting, past)
         with one_thread():
+            lasting = None if relay is None else relay.used.evidence(len(block.parties))
+            counts = _counts_of(engine.parties, sample_counts)
+            given = Given(counts, known, block, lasting, past)
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight

@@ -29,6 +29,7 @@ from consilience.trails import FORGOTTEN, Look, Relay, Trails
 
 log = logging.getLogger("consilience")
 
+_COMPANY = 50  # parties that are always inferred together: as many cost next to nothing
 _MOST_BLOCKS = 100  # of evidence: with the usual decay 66 rounds are remembered
 _MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 
@@ -76,8 +77,12 @@ class Memory:
         return found
 
     def recall(self, now: Evidence) -> Evidence:
-        """Return the evidence of a round together with what is remembered of its parties."""
-        return Evidence(self._before(now)).among(now.parties) + now
+        """Return the evidence of a round together with what is remembered of its parties, and of
+        those they met before, as long as these are few: a small round is judged in company."""
+        past = Evidence(self._before(now))
+        if len({*past.parties, *now.parties}) > _COMPANY:
+            past = past.among(_company(past, set(now.parties)))
+        return past + now
 
     def _before(self, now: Evidence) -> tuple[Block, ...]:
         """Return the blocks of earlier rounds, discounted, those that have faded left out."""
@@ -88,16 +93,14 @@ class Memory:
         return tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
 
     def beyond(self, evidence: Evidence, now: Evidence) -> Past | None:
-        """Return what is remembered of the parties' levels and is not in what `recall` gave.
-
-        It does not fade while a party is away, but with each round that it takes part in.
-        """
+        """Return what is remembered of the levels of a round's parties and is not in what `recall`
+        gave. It does not fade while a party is away, but with each round that it takes part in."""
         if self.past is None:
             return None
-        levels, worth = self.past.of(evidence.parties)
-        fresh = dict(zip(now.parties, now.worth, strict=True))
-        again = evidence.worth - np.array([fresh[party] for party in evidence.parties])
-        return Past(evidence.parties, levels, np.maximum(self.decay * worth - again, 0.0))
+        levels, worth = self.past.of(now.parties)
+        here = Past(evidence.parties, evidence.worth, evidence.worth).of(now.parties)[1]
+        again = here - now.worth
+        return Past(now.parties, levels, np.maximum(self.decay * worth - again, 0.0))
 
     @property
     def trails(self) -> Trails | None:
@@ -118,7 +121,8 @@ class Memory:
         self.evidence = self._with_round(now)
         self.relay = self.relay if relay is None else relay  # None: the method follows nobody
         told = _told(beliefs.known)
-        self.known = self.known if told is None else _with_absent(told, self.known)
+        if told is not None:
+            self.known = _recent_first(_with_absent(told, self.known), self.known, now.parties)
         self._forget(max(self.max_parties, len(now.parties)))
 
     def _with_round(self, now: Evidence) -> Evidence:
@@ -143,15 +147,16 @@ class Memory:
         """Return everybody's level: of a party of this round, the mean over its rounds."""
         if not beliefs.typical:  # not a method that compares levels
             return self.past
-        evidence, old = beliefs.evidence, self.past
+        parties, evidence, old = now.parties, beliefs.evidence, self.past
         with np.errstate(divide="ignore"):
-            levels, worth = 2 * np.log(beliefs.noise) - np.log(beliefs.typical), evidence.worth
+            relative = 2 * np.log(beliefs.noise) - np.log(beliefs.typical)
+        levels, worth = Past(evidence.parties, relative, evidence.worth).of(parties)
         before = self.beyond(evidence, now)
         if before is not None:
-            worth = worth + before.worth
-            levels += (np.log(before.levels) - levels) * before.worth / np.maximum(worth, 1e-300)
-        here = np.flatnonzero(np.isfinite(levels) & (worth > 0))
-        found = Past(tuple(evidence.parties[j] for j in here), np.exp(levels[here]), worth[here])
+            share = before.worth / np.maximum(worth + before.worth, 1e-300)
+            levels, worth = levels + share * (np.log(before.levels) - levels), worth + before.worth
+        told = np.flatnonzero(np.isfinite(levels) & (worth > 0))
+        found = Past(tuple(parties[j] for j in told), np.exp(levels[told]), worth[told])
         absent = _absent(found.parties, old.parties) if old else []
         if old is None or not absent:
             return found
@@ -224,6 +229,24 @@ def _with_absent(new: Known, old: Known | None) -> Known:
         latent = replace(latent, factors=factors, own=own)
     parties = (*new.parties, *(old.parties[j] for j in absent))
     return Known(parties, np.concatenate([new.noise, old.noise[absent]]), latent)
+
+
+def _recent_first(known: Known, before: Known | None, present: tuple[str, ...]) -> Known:
+    """Return the same, the parties of the round first, and the others in the order of before."""
+    if before is None or len(known.parties) == len(present):
+        return known
+    place = {party: j for j, party in enumerate(before.parties)} | dict.fromkeys(present, -1)
+    order = sorted(range(len(known.parties)), key=lambda j: place.get(known.parties[j], len(place)))
+    return _chosen(known, np.array(order, np.intp))
+
+
+def _company(past: Evidence, present: set[str]) -> set[str]:
+    """Return a round's parties and some that they met, the most recent first."""
+    chosen = set(present)
+    for block in reversed(past.blocks):
+        if not present.isdisjoint(block.parties):
+            chosen.update(block.parties[: max(_COMPANY - len(chosen), 0)])
+    return chosen
 
 
 def _absent(present: tuple[str, ...], before: tuple[str, ...]) -> list[int]:

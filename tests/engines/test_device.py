@@ -105,7 +105,7 @@ def test_with_a_memory_and_a_sample():
         found = on_device(list(torch.from_numpy(X)), memory=memory, seed=3)
         assert found.diagnostics["coordinates_seen"] < truth.size
         np.testing.assert_allclose(found.value, X.mean(axis=0), atol=0.1)
-    assert memory.trails.means.shape == (6, 8192)
+    assert np.shape(memory.trails.means) == (6, 8192)
 
 
 def test_where_updates_lie_decides_the_engine():

@@ -52,7 +52,8 @@ def case(random: Generator, folder: Path) -> None:
 
 def made(random: Generator, method: str = "pairwise", rounds: int = 3) -> cs.Memory:
     """Return a memory of some rounds, with parties that come and go."""
-    memory = cs.Memory(float(random.choice([0.9, 1.0, 0.5, 0.0])))
+    most = int(random.choice([10_000, 4]))
+    memory = cs.Memory(float(random.choice([0.9, 1.0, 0.5, 0.0])), max_parties=most)
     for _ in range(int(random.integers(rounds + 1))):
         cs.aggregate(_updates(random), method, memory)
     return memory
@@ -120,9 +121,15 @@ def check(memory: cs.Memory) -> None:
         expect(not bad.any(), "noise", noise)
         latent = memory.known.latent
         if latent is not None:
-            finite = np.isfinite(latent.factors).all() and np.isfinite(latent.own).all()
-            expect(bool(finite and (latent.own >= 0).all()), "a latent model", latent)
+            told = np.isfinite(latent.own)
+            finite = np.isfinite(latent.factors[told]).all() and told.any()
+            expect(bool(finite and (latent.own[told] >= 0).all()), "a latent model", latent)
             expect(latent.prior_variance >= 0, "a prior variance of", latent.prior_variance)
+    if memory.past is not None:
+        _check_parties(memory.past.parties)
+        for numbers in (memory.past.levels, memory.past.worth):
+            fine = np.isfinite(numbers) & (numbers > 0)
+            expect(bool(fine.all()), "levels of the past", numbers)
     for trails in _trails(memory):
         _check_parties(trails.parties)
         ordered = (np.diff(trails.places, prepend=-1, append=trails.size) > 0).all()
@@ -168,7 +175,7 @@ def same(found: cs.Memory, expected: cs.Memory) -> None:
     one, other = _contents(found), _contents(expected)
     expect(one.keys() == other.keys(), "other contents:", [*one], [*other])
     for name, value in one.items():
-        if isinstance(value, np.ndarray):
+        if isinstance(value, (np.ndarray, list)):  # trails are a list of arrays
             equal = np.array_equal(value, other[name], equal_nan=True)
         else:
             equal = value == other[name]
@@ -178,7 +185,8 @@ def same(found: cs.Memory, expected: cs.Memory) -> None:
 def _contents(memory: cs.Memory) -> dict[str, Any]:
     """Return all that a memory keeps, by name."""
     found: dict[str, Any] = {"decay": memory.decay, "rounds": memory.rounds}
-    kept = [*(memory.evidence.blocks if memory.evidence else ()), memory.known]
+    found["max_parties"] = memory.max_parties
+    kept = [*(memory.evidence.blocks if memory.evidence else ()), memory.known, memory.past]
     kept += _trails(memory)
     if memory.known is not None:
         kept.append(memory.known.latent)

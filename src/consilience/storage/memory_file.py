@@ -225,7 +225,7 @@ def _trails(
     means = _taken(arrays, f"means{t}", (len(parties), len(places)), dtype)
     if (np.diff(places, prepend=-1, append=size) <= 0).any():
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
-    if not (_plausible(means) and _within(rounds, np.nextafter(0, 1), most)):
+    if not (np.isfinite(means).all() and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
     return Trails(size, places, parties, rounds, kept(means), age)
 
