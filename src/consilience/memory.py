@@ -233,9 +233,10 @@ def _with_absent(new: Known, old: Known | None) -> Known:
 
 def _recent_first(known: Known, before: Known | None, present: tuple[str, ...]) -> Known:
     """Return the same, the parties of the round first, and the others in the order of before."""
-    if before is None or len(known.parties) == len(present):
+    if known.parties == present:
         return known
-    place = {party: j for j, party in enumerate(before.parties)} | dict.fromkeys(present, -1)
+    parties = (*present, *(before.parties if before else ()))
+    place = {party: j for j, party in reversed([*enumerate(parties)])}
     order = sorted(range(len(known.parties)), key=lambda j: place.get(known.parties[j], len(place)))
     return _chosen(known, np.array(order, np.intp))
 
