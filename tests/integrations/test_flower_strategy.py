@@ -412,6 +412,39 @@ def test_clients_are_told_the_round_of_the_whole_run(tmp_path: Path):
     assert rounds == [1, 1, 2, 2]
 
 
+def test_a_few_of_hundreds_of_nodes_at_a_time(tmp_path: Path):
+    """A tenth ten times as noisy, one in twenty with a common shift; the run goes on after a stop,
+    and no round is of more than its own parties and those they met."""
+
+    def party(node: int) -> Party:
+        scale, about = (1.0 if node % 10 == 3 else 0.1), (3.1 if node % 20 == 8 else 3.0)
+        return Party(
+            lambda message: content(
+                noisy(node + 1000 * int(message.content["config"]["server-round"]), scale, about)
+            )
+        )
+
+    grid = LocalGrid({node: party(node) for node in range(400)})
+    for total in (10, 25):
+        run = strategy(
+            fraction_train=0.05,
+            checkpoint=tmp_path / "run",
+            memory=cs.Memory(max_parties=120),
+        )
+        result = run.start(grid, initial(), num_rounds=total)
+        assert len(run.consensus.parties) == 20
+        assert len(run.consensus.beliefs.parties) <= 50
+    memory = run.memory
+    assert (memory.rounds, memory.max_parties) == (25, 120)
+    assert len(memory.noise) == len(memory.past.parties) == 120
+    assert len(memory.trails.parties) <= 120
+    loud = [level for node, level in memory.noise.items() if int(node) % 10 == 3]
+    quiet = [level for node, level in memory.noise.items() if int(node) % 10 != 3]
+    assert min(loud) > 5 * max(quiet) > 0
+    off = np.mean([np.mean((result.arrays[name].numpy() - 3.0) ** 2) for name in SHAPES])
+    assert off < 1.3 * 0.1**2 / 17
+
+
 def test_nobody_was_asked_but_all_are_dead():
     grid = LocalGrid({n: Party(lambda m: None) for n in range(2)})
     result = strategy().start(grid, initial(), num_rounds=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 from flwr.app import Message
@@ -70,10 +71,11 @@ class Nodes:
             for node, message in messages.items()
             if not message.has_error()
         }
-        taken = [*self.names.values(), *(c for n, c in claims.items() if n not in self.names)]
+        new = (c for n, c in claims.items() if n not in self.names)
+        taken = Counter([*self.names.values(), *new])
         for node, claim in claims.items():
             if node not in self.names:
-                alone = claim is not None and taken.count(claim) == 1
+                alone = claim is not None and taken[claim] == 1
                 free = alone and not str(claim).startswith("node-")
                 self.names[node] = str(claim) if free else f"node-{node}"
             if claim != self.names[node]:
