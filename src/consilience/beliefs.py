@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -57,10 +58,13 @@ class Past:
 
     def of(self, parties: tuple[str, ...]) -> tuple[Vector, Vector]:
         """Return the levels of these parties and what they are worth: of strangers 1 and 0."""
-        position = {party: j for j, party in enumerate(self.parties)}
-        at = np.array([position.get(party, -1) for party in parties], np.intp)
+        at = np.array([self._position.get(party, -1) for party in parties], np.intp)
         levels, worth = np.append(self.levels, 1.0), np.append(self.worth, 0.0)
         return levels[at], worth[at]  # a stranger's are the last
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {party: j for j, party in enumerate(self.parties)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from consilience.trails import FORGOTTEN, Look, Relay, Trails
 
 log = logging.getLogger("consilience")
 
-_COMPANY = 50  # parties that are always inferred together: as many cost next to nothing
+_COMPANY = 50  # parties are always inferred together: as many cost next to nothing
 _MOST_BLOCKS = 100  # of evidence: with the usual decay 66 rounds are remembered
 _MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 
@@ -77,8 +77,8 @@ class Memory:
         return found
 
     def recall(self, now: Evidence) -> Evidence:
-        """Return the evidence of a round together with what is remembered of its parties, and of
-        those they met before, as long as these are few: a small round is judged in company."""
+        """Return the evidence of a round together with what is remembered of its parties; and of
+        those they met before, where the round is small: it is judged in company."""
         past = Evidence(self._before(now))
         if len({*past.parties, *now.parties}) > _COMPANY:
             past = past.among(_company(past, set(now.parties)))
@@ -122,7 +122,7 @@ class Memory:
         self.relay = self.relay if relay is None else relay  # None: the method follows nobody
         told = _told(beliefs.known)
         if told is not None:
-            self.known = _recent_first(_with_absent(told, self.known), self.known, now.parties)
+            self.known = _with_absent(told, self.known, now.parties)
         self._forget(max(self.max_parties, len(now.parties)))
 
     def _with_round(self, now: Evidence) -> Evidence:
@@ -214,10 +214,27 @@ def _chosen(known: Known, at: Positions | slice) -> Known:
     return Known(parties, known.noise[at], latent)
 
 
-def _with_absent(new: Known, old: Known | None) -> Known:
-    """Return what is known now, and still of parties that did not take part."""
-    absent = _absent(new.parties, old.parties) if old else []
-    if old is None or not absent:
+def _with_absent(new: Known, old: Known | None, present: tuple[str, ...]) -> Known:
+    """Return what is known now, and still of parties of whom nothing was inferred: those of the
+    round first, and the others in the order of before."""
+    if old is None:
+        return _ordered(new, present)
+    if len(new.parties) <= len(present):  # no others: only these need to be ordered
+        return _joined(_ordered(new, present), old)
+    return _ordered(_joined(new, old), (*present, *old.parties))
+
+
+def _ordered(known: Known, parties: tuple[str, ...]) -> Known:
+    """Return the same in the order in which the parties first occur here."""
+    place = {party: j for j, party in reversed([*enumerate(parties)])}
+    order = sorted(range(len(known.parties)), key=lambda j: place.get(known.parties[j], len(place)))
+    return _chosen(known, np.array(order, np.intp))
+
+
+def _joined(new: Known, old: Known) -> Known:
+    """Return what is known now, and of the others what was known before."""
+    absent = _absent(new.parties, old.parties)
+    if not absent:
         return new
     latent = new.latent
     if latent is not None:
@@ -231,22 +248,15 @@ def _with_absent(new: Known, old: Known | None) -> Known:
     return Known(parties, np.concatenate([new.noise, old.noise[absent]]), latent)
 
 
-def _recent_first(known: Known, before: Known | None, present: tuple[str, ...]) -> Known:
-    """Return the same, the parties of the round first, and the others in the order of before."""
-    if known.parties == present:
-        return known
-    parties = (*present, *(before.parties if before else ()))
-    place = {party: j for j, party in reversed([*enumerate(parties)])}
-    order = sorted(range(len(known.parties)), key=lambda j: place.get(known.parties[j], len(place)))
-    return _chosen(known, np.array(order, np.intp))
-
-
 def _company(past: Evidence, present: set[str]) -> set[str]:
-    """Return a round's parties and some that they met, the most recent first."""
+    """Return a round's parties and those they met, of the latest rounds, until these are enough.
+
+    Whole rounds: of some of a round's parties, adversaries might be most.
+    """
     chosen = set(present)
     for block in reversed(past.blocks):
-        if not present.isdisjoint(block.parties):
-            chosen.update(block.parties[: max(_COMPANY - len(chosen), 0)])
+        if len(chosen) < _COMPANY and not present.isdisjoint(block.parties):
+            chosen.update(block.parties)
     return chosen
 
 

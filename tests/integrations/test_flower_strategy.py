@@ -433,7 +433,7 @@ def test_a_few_of_hundreds_of_nodes_at_a_time(tmp_path: Path):
         )
         result = run.start(grid, initial(), num_rounds=total)
         assert len(run.consensus.parties) == 20
-        assert len(run.consensus.beliefs.parties) <= 50
+        assert len(run.consensus.beliefs.parties) < 50 + 20
     memory = run.memory
     assert (memory.rounds, memory.max_parties) == (25, 120)
     assert len(memory.noise) == len(memory.past.parties) == 120
