@@ -205,10 +205,11 @@ class Evidence:
     @cached_property
     def worth(self) -> Vector:
         """Coordinates that each party's level is known from: seen beside p peers, whose own noise
-        has to be told apart from it, n of them are worth np/(p + 1)."""
+        has to be told apart from it, n of them are worth n(p − 1)/(p + 1), by least squares."""
         worth = np.zeros(len(self.parties))
         for block, members in zip(self.blocks, self.members, strict=True):
-            worth[members] += block.count * (1 - 1 / len(members))
+            size = len(members)  # of two, nothing tells whose the noise is
+            worth[members] += block.count * max(1 - 2 / size, size**-2)
         return worth
 
     @cached_property

@@ -31,7 +31,7 @@ Starts = tuple[tuple[float, float], ...]
 # Guards against rounding: no choice of method.
 _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _WORTH_TELLING = 1e-2  # of the smallest noise worth telling from none: levels stay positive
-_PULL = 1e-6  # towards the start, for parties the pairs leave undetermined
+_PULL = 1e-6  # towards the start, at least, for parties the pairs leave undetermined
 _SAME_END = 0.5  # of the misfit that counts as none: levels that differ by less are the same
 _MANY, _GRADIENTS, _SOLVED = 100, 20, 1e-7  # parties, steps, and the relative error that ends them
 _CACHED = 1 << 14  # numbers of each array that is worked on
@@ -46,6 +46,7 @@ class Descent(NamedTuple):
     hardening: float
     tolerance: float
     max_iterations: int
+    pull: float = _PULL
 
 
 def fit_levels(
@@ -63,7 +64,7 @@ def fit_levels(
     """
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
     least = max(_SAME * float(np.median(quantiles[0.5])), _WORTH_TELLING * smallest)
-    problem = _Problem(distances, met, least, descent.exact)
+    problem = _Problem(distances, met, least, descent.exact, max(descent.pull, _PULL))
     found: list[_End] = []
     for share, bar in starts:
         if share not in quantiles:
@@ -93,7 +94,7 @@ def _descend(
 
     A misfit below the bar counts as none; the bar sinks to what really is none.
     """
-    exact, hardening, tolerance, max_iterations = descent
+    exact, hardening, tolerance, max_iterations, _ = descent
     bar, levels, iterations = max(exact, bar), start, 0
     while iterations < max_iterations:
         iterations += 1
@@ -116,14 +117,12 @@ class _Problem:
     Rows are worked on a few at a time, as many as stay in the processor's cache.
     """
 
-    def __init__(self, distances: Matrix, met: Pairs, least: float, exact: float) -> None:
+    def __init__(
+        self, distances: Matrix, met: Pairs, least: float, exact: float, pull: float
+    ) -> None:
         size = len(distances)
-        self.distances, self.met, self.least, self.exact = (
-            distances,
-            met.astype(float),
-            least,
-            exact,
-        )
+        self.distances, self.met = distances, met.astype(float)
+        self.least, self.exact, self.pull = least, exact, pull
         self.lowest = np.sqrt(exact) * np.count_nonzero(met)  # the objective, if all pairs fit
         self.weights, self.ones = np.empty((size, size)), np.ones(size)
         self.rows = max(1, _CACHED // size)
@@ -155,8 +154,8 @@ class _Problem:
             np.divide(self.met[rows], p, out=v)
             np.matmul(v, self.ones, out=diagonal[rows])
             np.vecdot(v, D, out=right[rows])
-        right += _PULL * diagonal * start
-        np.fill_diagonal(V, (1 + _PULL) * diagonal)
+        right += self.pull * diagonal * start
+        np.fill_diagonal(V, (1 + self.pull) * diagonal)
         return np.maximum(_solved(V, right, levels), self.least)
 
     def objective(self, levels: Vector) -> float:

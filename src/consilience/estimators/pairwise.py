@@ -36,6 +36,7 @@ import numpy as np
 from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Past
 from consilience.errors import ConsilienceError
+from consilience.estimators.certainty import beyond_chance, learnt, steadied
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import (
     Descent,
@@ -54,6 +55,7 @@ _TINY = 1e-300  # in place of a zero to divide by
 _SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
 _MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
 _RARELY = 3  # standard deviations: what chance does not do
+_PULL = 0.2  # coordinates that a level's start is worth
 _TURNS = 3  # who is typical depends on who counts, and a little the other way round
 
 # What a field may be, from and to.
@@ -70,6 +72,7 @@ _ALLOWED = {
     "most_heed": (1, _MUCH),
     "loudest": (1, _MUCH),
     "longest": (1, _MUCH),
+    "quiet": (0, 1),
     "most_claimed": (1, _MUCH),
     "exact": (1e-4, 1),
     "nearly_all": (1, _MUCH),
@@ -149,6 +152,8 @@ class Pairwise:
     most_heed: float = 4.0
     loudest: float = 2.0
     longest: float = 3.0
+    quiet: float = 0.5
+    doubt: float = 1.5
     starts: Starts = ((0.5, 0.0), (0.25, 0.0), (0.5, 1.0))
     exact: float = 1e-2
     nearly_all: float = 1.25
@@ -185,18 +190,23 @@ class Pairwise:
             lasting = self._read(Evidence((given.lasting,)), seen.slack)
             shared[at] = np.maximum(shared[at], lasting.shared)
         relative = with_past(levels / seen.typical, evidence, given.past)
-        trusted = trust(relative, seen.slack, self.loudest)
+        full = float(np.exp(self.quiet * shorth(np.log(levels)) / seen.slack**2))
+        tolerance = float(np.hypot(seen.slack, self.doubt * (1 - seen.own)))
+        trusted = trust(relative, min(tolerance, self.most_slack), self.loudest, full)
         trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
         weights, lengths = [], np.ones(len(levels))
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
             w = votes(shared[np.ix_(members, members)], self.vote_power) * trusted[members]
             now = given.now
             if now is not None and set(now.parties) == set(block.parties):
-                w, lengths[members] = bounded(w, now.ordered(block.parties), self.longest)
+                now = steadied(now.ordered(block.parties))
+                w, lengths[members] = bounded(w, now, self.longest)
             w = at_most_half(w)
             weights.append(w / w.sum())
         groups = groups_of(evidence.parties, shared, self.together)
-        noise = np.sqrt(relative)
+        known = evidence.worth / seen.slack**4
+        noise = np.sqrt(np.where(beyond_chance(relative, known, seen.own), relative, 1.0))
+        lengths = np.where(beyond_chance(lengths**2, known, seen.own), lengths, 1.0)
         return Beliefs(
             evidence,
             tuple(weights),
@@ -213,22 +223,32 @@ class Pairwise:
 
     def _read(self, evidence: Evidence, slack: float | None) -> _Reading:
         distances, counts = pooled_distances(evidence)
-        descent = Descent(self.exact, self.hardening, self.tolerance, self.max_iterations)
+        prior = learnt(distances, counts)
+        distances = prior.blended(distances, counts)
+        count = float(np.median(counts[counts > 0]))
+        exact = max(self.exact, min(1.0, 0.67 * float(np.sqrt(2 / count))))
+        descent = Descent(
+            exact, self.hardening, self.tolerance, self.max_iterations, _PULL / count
+        )
         levels, iterations = fit_levels(
             distances, counts > 0, evidence.least_noise, self.starts, self.nearly_all, descent
         )
         slack = slack or slack_of(distances, levels, counts, self.fitting, self.most_slack)
+        own = prior.share(count)
+        # What seems to be shared by chance adds up over peers, and more the less was seen.
+        rarely = max(1 / (1 + count / 100), min(1.0, len(levels) / self.many) ** 3)
         typical, shared = common_level(
             distances,
             counts > 0,
             levels,
             slack,
             heed=np.minimum((levels / np.median(levels)) ** -self.heed, self.most_heed),
-            nearest=1 - chance(counts, self.deviations, self.many, self.nearest),
+            nearest=1 - chance(counts, rarely * self.deviations, self.nearest),
             quietest_pair=self.quietest_pair,
             vote_power=self.vote_power,
         )
-        return _Reading(distances, counts, levels, iterations, slack, typical, shared)
+        shared *= max(0.0, 1 - len(levels) ** 2 * 2.0**-min(count, 1000))
+        return _Reading(distances, counts, levels, iterations, slack, typical, shared, own)
 
 
 class _Reading(NamedTuple):
@@ -241,6 +261,7 @@ class _Reading(NamedTuple):
     slack: float  # ρ
     typical: float  # t
     shared: Matrix  # (J, J): how much of a voice each two share
+    own: float  # share of the distances that is not the prior's
 
 
 def common_level(
@@ -262,20 +283,22 @@ def common_level(
     """
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
     typical, shared, sums = (
-        _middle(levels, heed),
+        _middle(levels, at_most_a_third(heed)),
         np.zeros_like(distances),
         levels[:, None] + levels,
     )
     for _ in range(_TURNS):
         expected = np.maximum(sums, quietest_pair * (1 - slack**-2) * typical)
         shared = np.where(met, np.clip(1 - distances / expected / nearest, 0, 1) ** doubt, 0.0)
-        before, typical = typical, _middle(levels, votes(shared, vote_power) * heed)
+        before, typical = typical, _middle(
+            levels, at_most_a_third(votes(shared, vote_power) * heed)
+        )
         if typical == before or slack == 1:  # another turn would change nothing
             break
     return typical, shared
 
 
-def chance(counts: Matrix, deviations: float, many: float, nearest: float) -> Matrix:
+def chance(counts: Matrix, rarely: float, nearest: float) -> Matrix:
     """Return the correlation that two independent parties rarely seem to have, n coordinates seen.
 
     D_jl/(s_j + s_l) is then χ²/n; by Wilson and Hilferty its cube root is nearly normal, with mean
@@ -283,7 +306,6 @@ def chance(counts: Matrix, deviations: float, many: float, nearest: float) -> Ma
     matters where these are many, and the bar is raised with their number.
     """
     variance = 2 / (9 * np.maximum(counts, _TINY))
-    rarely = deviations * min(1.0, len(counts) / many) ** 3
     near = np.maximum(1 - variance - rarely * np.sqrt(variance), nearest)
     found: Matrix = 1 - near * near * near  # a power takes ten times as long
     return found
@@ -311,12 +333,20 @@ def with_past(relative: Vector, evidence: Evidence, past: Past | None) -> Vector
     return together
 
 
-def trust(relative: Vector, slack: float, loudest: float) -> Vector:
-    """Return how much of its vote a party keeps, given its level relative to the typical one."""
+def trust(relative: Vector, slack: float, loudest: float, most: float = 1.0) -> Vector:
+    """Return how much of its vote a party keeps, given its level relative to the typical one; a
+    quieter one has more than its vote, up to ``most``."""
     length = np.sqrt(np.maximum(relative, _TINY))
     full = min(loudest, slack)
-    kept: Vector = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
-    return kept
+    kept = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
+    more: Vector = np.where(length < 1, np.minimum(most, length**-2), kept)
+    return more
+
+
+def shorth(values: Vector) -> float:
+    """Return the width of the shortest interval that holds more than half of the values."""
+    ordered, more = np.sort(values), len(values) // 2
+    return float((ordered[more:] - ordered[: len(values) - more]).min())
 
 
 def claims(
