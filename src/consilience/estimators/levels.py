@@ -2,7 +2,9 @@
 
 The sum Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met is minimised by reweighted least squares:
 a root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to the
-*predicted* distance, so that a pair closer than expected costs at most one.
+*predicted* distance, so that a pair closer than expected costs at most one. A pair counts as often
+as it met: the sum is then one over rounds, in which whoever takes a new name every round has no
+more pairs than whoever stays.
 
 The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
 distance is a good start where most of its peers are quiet, half its lower quartile where most are
@@ -20,11 +22,9 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from consilience.arrays import Matrix, Vector
 
-Pairs = npt.NDArray[np.bool_]
 Starts = tuple[tuple[float, float], ...]
 
 # Guards against rounding: no choice of method.
@@ -32,6 +32,7 @@ _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _WORTH_TELLING = 1e-2  # of the smallest noise worth telling from none: levels stay positive
 _PULL = 1e-6  # towards the start, for parties the pairs leave undetermined
 _STEPS = 20  # from the covariance that the pairs ask for to independence
+_TIE = 1e-9  # of a sum of what pairs count: what rounding may leave between two halves
 _JITTER = 1e-6  # of the variances: what a covariance may lack to a positive definite one
 
 
@@ -46,7 +47,7 @@ class Descent(NamedTuple):
 
 def fit_levels(
     distances: Matrix,
-    met: Pairs,
+    met: Matrix,
     smallest: float,
     starts: Starts,
     nearly_all: float,
@@ -55,11 +56,12 @@ def fit_levels(
     """Return the levels of the lowest end of all starts, and the iterations that one took.
 
     A start is the quantile of a party's distances that its level starts at half of, and the misfit
-    that counts as none to begin with. ``smallest`` is the least noise worth telling from none.
+    that counts as none to begin with. ``met`` is how often each two met, relative to those who
+    did most; ``smallest`` the least noise worth telling from none.
     """
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
     least = max(_SAME * float(np.median(quantiles[0.5])), _WORTH_TELLING * smallest)
-    lowest, found = np.sqrt(descent.exact) * np.count_nonzero(met), []
+    lowest, found = np.sqrt(descent.exact) * met.sum(), []
     for share, bar in starts:
         if share not in quantiles:
             quantiles[share] = _of_peers(distances, met, share)
@@ -72,7 +74,7 @@ def fit_levels(
 
 
 def _descend(
-    distances: Matrix, met: Pairs, start: Vector, least: float, bar: float, descent: Descent
+    distances: Matrix, met: Matrix, start: Vector, least: float, bar: float, descent: Descent
 ) -> tuple[Vector, float, int]:
     """Return the levels, the objective and the iterations of a fit from this start.
 
@@ -81,11 +83,11 @@ def _descend(
     from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
 
     exact, hardening, tolerance, max_iterations = descent
-    bar, counted, room = max(exact, bar), met.astype(float), np.empty((4, *met.shape))
+    bar, room = max(exact, bar), np.empty((4, *met.shape))
     levels, iterations, place = start, 0, np.diag_indices(len(start))
     while iterations < max_iterations:
         iterations += 1
-        A, diagonal, right = _equations(distances, counted, levels, bar, room)
+        A, diagonal, right = _equations(distances, met, levels, bar, room)
         diagonal *= 1 + _PULL
         A[place] = diagonal
         right += _PULL * diagonal * start / levels
@@ -94,7 +96,7 @@ def _descend(
             break
         bar = max(exact, hardening * bar)
     misfit = np.maximum(np.abs(1 - distances / (levels[:, None] + levels)), exact)
-    return levels, float(np.sqrt(misfit[met]).sum()), iterations
+    return levels, float((met * np.sqrt(misfit)).sum()), iterations
 
 
 def _equations(
@@ -119,10 +121,19 @@ def _equations(
     return A, np.einsum("jl,jl->j", W, share), np.einsum("jl,jl->j", W, ratio)
 
 
-def _of_peers(values: Matrix, met: Pairs, share: float) -> Vector:
-    """Return a (lower) quantile of each row over the peers that were met."""
-    place = (share * (met.sum(axis=1) - 1)).astype(np.intp)
-    ordered = np.partition(np.where(met, values, np.inf), np.unique(place), axis=1)
+def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
+    """Return a (lower) quantile of each row over the peers that were met, as often as they were."""
+    there = met > 0
+    values = np.where(there, values, np.inf)
+    if (met[there] == 1).all():  # as often as each other: no need to sort
+        place = (share * (there.sum(axis=1) - 1)).astype(np.intp)
+        ordered = np.partition(values, np.unique(place), axis=1)
+    else:
+        order = np.argsort(values, axis=1, kind="stable")
+        ordered = np.take_along_axis(values, order, axis=1)
+        below = np.cumsum(np.take_along_axis(met, order, axis=1), axis=1)
+        one = below[:, -1] / there.sum(axis=1)  # what a typical peer counts
+        place = np.argmax(below > (1 + _TIE) * share * (below[:, -1] - one)[:, None], axis=1)
     quantile: Vector = ordered[np.arange(len(values)), place]
     return quantile
 
@@ -143,8 +154,17 @@ def slack_of(
     by_chance = float(
         f"{NormalDist().inv_cdf((1 + fitting) / 2):.3g}"
     )  # that quantile of |N(0, 1)|
-    worse = float(np.quantile(misfit, fitting)) / by_chance
+    worse = _quantile(misfit, counts[a, b], fitting) / by_chance
     return float(np.clip(np.sqrt(worse), 1.0, most_slack))
+
+
+def _quantile(values: Vector, counts: Vector, share: float) -> float:
+    """Return a quantile in which a value counts as often as it was seen, interpolated between
+    neighbours; where all were seen as often, numpy's own."""
+    order = np.argsort(values, kind="stable")
+    n = counts[order]
+    places = np.cumsum(n) - 0.5 * (n + n[0])
+    return float(np.interp(share * places[-1], places, values[order]))
 
 
 def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:

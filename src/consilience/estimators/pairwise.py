@@ -39,7 +39,6 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import (
     Descent,
-    Pairs,
     Starts,
     covariance_of,
     fit_levels,
@@ -210,18 +209,26 @@ class Pairwise:
 
     def _read(self, evidence: Evidence, slack: float | None) -> _Reading:
         distances, counts = pooled_distances(evidence)
+        often = counts / evidence.counts[:, None]
         descent = Descent(self.exact, self.hardening, self.tolerance, self.max_iterations)
         levels, iterations = fit_levels(
-            distances, counts > 0, evidence.least_noise, self.starts, self.nearly_all, descent
+            distances,
+            counts / counts.max(),
+            evidence.least_noise,
+            self.starts,
+            self.nearly_all,
+            descent,
         )
         slack = slack or slack_of(distances, levels, counts, self.fitting, self.most_slack)
+        relative = levels / middle(levels, evidence.counts)
+        present = 1 + float(often.sum(axis=1).max())  # parties in a round
         typical, shared = common_level(
             distances,
-            counts > 0,
+            often,
             levels,
             slack,
-            heed=np.minimum((levels / np.median(levels)) ** -self.heed, self.most_heed),
-            nearest=1 - chance(counts, self.deviations, self.many, self.nearest),
+            heed=np.minimum(relative**-self.heed, self.most_heed) * evidence.counts,
+            nearest=1 - chance(counts, present, self.deviations, self.many, self.nearest),
             quietest_pair=self.quietest_pair,
             vote_power=self.vote_power,
         )
@@ -242,7 +249,7 @@ class _Reading(NamedTuple):
 
 def common_level(
     distances: Matrix,
-    met: Pairs,
+    often: Matrix,
     levels: Vector,
     slack: float,
     *,
@@ -254,8 +261,9 @@ def common_level(
     """Return the typical level t, and how much of a voice each two parties share: κ^m, (J, J).
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
-    ``heed`` is how much each level counts in t, ``nearest`` where correlation begins, as a share of
-    the expected distance: see `chance`.
+    ``often`` is in how much of what was seen of a party the other was there; ``heed`` how much each
+    level counts in t, by what was seen of it: past ids have no more say than those who stay.
+    ``nearest`` is where correlation begins, as a share of the expected distance: see `chance`.
     """
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
     typical, shared, sums = (
@@ -265,14 +273,17 @@ def common_level(
     )
     for _ in range(_TURNS):
         expected = np.maximum(sums, quietest_pair * (1 - slack**-2) * typical)
-        shared = np.where(met, np.clip(1 - distances / expected / nearest, 0, 1) ** doubt, 0.0)
-        before, typical = typical, _middle(levels, votes(shared, vote_power) * heed)
+        near = np.clip(1 - distances / expected / nearest, 0, 1)
+        shared = np.where(often > 0, near**doubt, 0.0)
+        before, typical = typical, _middle(levels, votes(often * shared, vote_power) * heed)
         if typical == before or slack == 1:  # another turn would change nothing
             break
     return typical, shared
 
 
-def chance(counts: Matrix, deviations: float, many: float, nearest: float) -> Matrix:
+def chance(
+    counts: Matrix, parties: float, deviations: float, many: float, nearest: float
+) -> Matrix:
     """Return the correlation that two independent parties rarely seem to have, n coordinates seen.
 
     D_jl/(s_j + s_l) is then χ²/n; by Wilson and Hilferty its cube root is nearly normal, with mean
@@ -280,7 +291,7 @@ def chance(counts: Matrix, deviations: float, many: float, nearest: float) -> Ma
     matters where these are many, and the bar is raised with their number.
     """
     variance = 2 / (9 * np.maximum(counts, _TINY))
-    rarely = deviations * min(1.0, len(counts) / many) ** 3
+    rarely = deviations * min(1.0, parties / many) ** 3
     near: Matrix = np.maximum(1 - variance - rarely * np.sqrt(variance), nearest) ** 3
     return 1 - near
 
