@@ -660,12 +660,9 @@ def of_peers(a, names, D, seen, share):
     """The distance at which more than this share of the peers, less one, has passed; each as often
     as it was met."""
     peers = sorted((D[a, b], seen[a, b]) for b in names if (a, b) in D)
-    everyone, passed = sum(n for _, n in peers), 0.0
-    for distance, n in peers:
-        passed += n
-        if passed > share * everyone * (1 - 1 / len(peers)) + 1e-6:
-            break
-    return distance
+    passed = np.cumsum([n for _, n in peers])
+    enough = share * passed[-1] * (1 - 1 / len(peers)) + 1e-6
+    return next(distance for (distance, _), n in zip(peers, passed, strict=True) if n > enough)
 
 
 def quantile(values, counts, share):
