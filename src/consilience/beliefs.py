@@ -87,13 +87,27 @@ class Beliefs:
 
 
 @dataclass(frozen=True, eq=False)
+class Lasting:
+    """What is left of the round's parties' errors in their averages over rounds: see `trails`."""
+
+    block: Block  # the averages; the centre is no error at all
+    squares: Vector  # (J,): of the single rounds' errors, mean per coordinate
+    rounds: Vector  # (J,): equal ones that would leave as much of fresh noise
+
+    @property
+    def left(self) -> Vector:
+        """The mean square of each average."""
+        return self.block.distances[:-1, -1]
+
+
+@dataclass(frozen=True, eq=False)
 class Given:
     """What a method may use besides the evidence: what parties claim, and what was known before."""
 
     sample_counts: Mapping[str, float] | None = None
     known: Known | None = None
     now: Block | None = None  # this round's evidence alone, where the rest is remembered
-    lasting: Block | None = None  # that of the round's parties' averages over rounds: see trails
+    lasting: Lasting | None = None  # what is left of errors over rounds
 
 
 NOTHING = Given()

@@ -7,17 +7,20 @@ averages themselves, in a few thousand coordinates. These places are drawn from 
 and others take over after some rounds: whoever finds them out does not profit for long.
 
 An error is taken about the coordinate-wise median of the round's updates, since the truth moves on
-between the rounds that two parties took part in.
+between the rounds that two parties took part in. Between parties of the same rounds it cancels out.
+
+How long an error was before it was averaged is kept as well: what is left tells noise from data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.beliefs import Lasting
 from consilience.evidence import Block
 
 Look = Callable[[Positions], Array]
@@ -37,6 +40,14 @@ class Trails:
     rounds: Vector  # (J,): how many each mean is of, discounted by age
     means: Matrix  # (J, n)
     age: int = 0  # rounds that were followed
+    # (J,) each; where a file does not tell, a mean is taken for a single round's error
+    squares: Vector = field(default_factory=lambda: np.empty(0))  # of single rounds' errors, mean
+    effective: Vector = field(default_factory=lambda: np.empty(0))  # equal rounds as noisy a mean
+
+    def __post_init__(self) -> None:
+        if len(self.squares) < len(self.parties):
+            object.__setattr__(self, "squares", _mean_squares(self.means))
+            object.__setattr__(self, "effective", np.ones(len(self.parties)))
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Trails:
@@ -49,22 +60,29 @@ class Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
         sent = np.nan_to_num(sent)  # who sent something else is about to be rejected
         rounds, means = np.ones(len(parties)), sent - np.median(sent, axis=0)
+        squares, effective = _mean_squares(means), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
             if party in absent:
                 old = absent.pop(party)
-                rounds[j] += decay * self.rounds[old]
+                before = decay * self.rounds[old]
+                rounds[j] += before
+                effective[j] = rounds[j] ** 2 / (1 + before**2 / self.effective[old])
+                squares[j] = self.squares[old] + (squares[j] - self.squares[old]) / rounds[j]
                 means[j] = self.means[old] + (means[j] - self.means[old]) / rounds[j]
         kept = [j for j in absent.values() if decay * self.rounds[j] > FORGOTTEN]
         if kept:
             parties = (*parties, *(self.parties[j] for j in kept))
             rounds = np.concatenate([rounds, decay * self.rounds[kept]])
             means = np.vstack([means, self.means[kept]])
-        return Trails(self.size, self.places, parties, rounds, means, self.age + 1)
+            squares = np.concatenate([squares, self.squares[kept]])
+            effective = np.concatenate([effective, self.effective[kept]])
+        age = self.age + 1
+        return Trails(self.size, self.places, parties, rounds, means, age, squares, effective)
 
-    def evidence(self, count: int) -> Block | None:
-        """Return the evidence of the first so many parties' averages, None if those are of one
-        round or not numbers. The centre is no error at all."""
+    def evidence(self, count: int) -> Lasting | None:
+        """Return what the first so many parties' averages tell, None if those are of one round or
+        not numbers. The centre is no error at all."""
         if not (self.rounds[:count] > 1).any():
             return None
         points = np.vstack([self.means[:count], np.zeros(len(self.places))])
@@ -75,7 +93,14 @@ class Trails:
         np.fill_diagonal(distances, 0.0)
         if not np.isfinite(distances).all():
             return None
-        return Block(self.parties[:count], distances, float(len(self.places)))
+        block = Block(self.parties[:count], distances, float(len(self.places)))
+        return Lasting(block, self.squares[:count], self.effective[:count])
+
+
+def _mean_squares(rows: Matrix) -> Vector:
+    with np.errstate(over="ignore"):
+        means: Vector = np.square(rows, dtype=np.float64).mean(axis=1)
+    return means
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,6 +101,7 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
             header["trails"].append(about)
             arrays[f"places{t}"] = trails.places.astype(np.int64)
             arrays[f"rounds{t}"], arrays[f"means{t}"] = trails.rounds, trails.means
+            arrays[f"squares{t}"], arrays[f"effective{t}"] = trails.squares, trails.effective
     return header, arrays
 
 
@@ -188,7 +189,13 @@ def _trails(t: int, header: dict[str, Any], arrays: dict[str, Array], most: int)
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
     if not (_plausible(means) and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
-    return Trails(size, places, parties, rounds, means, age)
+    if f"squares{t}" not in arrays:  # a file of an earlier release
+        return Trails(size, places, parties, rounds, means, age)
+    squares = _taken(arrays, f"squares{t}", (len(parties),))
+    effective = _taken(arrays, f"effective{t}", (len(parties),))
+    if not (_plausible(squares, 2) and (squares >= 0).all() and _within(effective, 1, most + 1)):
+        raise ValueError("a trail's errors are no sensible squares, or of no sensible rounds")
+    return Trails(size, places, parties, rounds, means, age, squares, effective)
 
 
 def _taken(
