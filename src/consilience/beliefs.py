@@ -68,6 +68,7 @@ class Beliefs:
     objective: tuple[float, ...] = field(default=(), repr=False)
     groups: tuple[tuple[str, ...], ...] = ()  # parties that move together, where the method tells
     reasons: Mapping[str, str] | None = None  # of parties that stand out, where the method tells
+    slack: float | None = None  # how far levels were believed, `pairwise` only
 
     @property
     def parties(self) -> tuple[str, ...]:

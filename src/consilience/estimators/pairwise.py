@@ -230,6 +230,7 @@ class Pairwise:
             reasons=explain(
                 evidence.parties, groups, noise, lengths, self.remarkable, self.longest
             ),
+            slack=seen.slack,
         )
 
     def most_slack_after(self, past: Lasting | None) -> float:
