@@ -549,6 +549,10 @@ PAIRWISE = {
     "starts": ((0.5, 0.01), (0.25, 0.01), (0.5, 1.0)),
     "exact": 0.01,
     "hardening": 0.7,
+    "fading": 2 / 3,
+    "lasting": 0.25,
+    "enough_rounds": 5,
+    "outlasting": 3,
 }
 
 
@@ -569,8 +573,10 @@ def pairwise(rounds, **choices):
                     seen[a, b] += size_of(updates)
     D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
     total = {a: sum(size_of(updates) for updates in rounds if a in updates) for a in names}
-    s, slack, t, shared = read_pairs(names, D, seen, total, how.slack, how)
     now = list(rounds[-1])
+    most, kept = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, {})
+    how = SimpleNamespace(**vars(how) | {"most_slack": most})
+    s, slack, t, shared = read_pairs(names, D, seen, total, how.slack, how)
     if len(rounds) > 1:
         trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
         K = size_of(rounds[-1])
@@ -585,12 +591,29 @@ def pairwise(rounds, **choices):
     weights = {}
     for a in now:
         length = (s[a] / t) ** 0.5
-        kept = min(1, full / length, full * slack / length**2)
-        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * kept
+        heard = min(1, full / length, full * slack / length**2)
+        heard *= min(1, full * kept.get(a, 1))
+        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * heard
     for a in now:  # nobody alone
         weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
     whole = sum(weights.values())
     return s, slack, {a: w / whole for a, w in weights.items()}
+
+
+def persistence(rounds, now, how):
+    """The most slack, and how much of its trust each party keeps without any. Nothing is
+    forgotten."""
+    errors = {a: [u[a] - median_of(u) for u in rounds if a in u] for a in now}
+    left = {a: np.mean(np.mean(errors[a], axis=0) ** 2) for a in now}
+    shares, kept = [], {}
+    for a in now:
+        N, q = len(errors[a]), np.mean([np.mean(e**2) for e in errors[a]])
+        known = how.enough_rounds <= N
+        lasts = min(max((left[a] - q / N) / (1 - 1 / N), 0), q) if known else 0
+        shares.append(lasts / q if known else 1)
+        kept[a] = how.outlasting * np.median(list(left.values())) / lasts if lasts else np.inf
+    more = min(1, np.quantile(shares, how.fading) / how.lasting)
+    return 1 + (how.most_slack - 1) * more, kept
 
 
 def median_of(updates):
