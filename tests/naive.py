@@ -591,8 +591,7 @@ def pairwise(rounds, **choices):
     weights = {}
     for a in now:
         length = (s[a] / t) ** 0.5
-        heard = min(1, full / length, full * slack / length**2)
-        heard *= min(1, full * kept.get(a, 1))
+        heard = min(1, full / length, full * slack / length**2) * kept.get(a, 1)
         weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * heard
     for a in now:  # nobody alone
         weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
@@ -601,8 +600,7 @@ def pairwise(rounds, **choices):
 
 
 def persistence(rounds, now, how):
-    """The most slack, and how much of its trust each party keeps without any. Nothing is
-    forgotten."""
+    """The most slack, and how much of its trust each party keeps. Nothing is forgotten."""
     errors = {a: [u[a] - median_of(u) for u in rounds if a in u] for a in now}
     left = {a: np.mean(np.mean(errors[a], axis=0) ** 2) for a in now}
     shares, kept = [], {}
@@ -612,6 +610,7 @@ def persistence(rounds, now, how):
         lasts = min(max((left[a] - q / N) / (1 - 1 / N), 0), q) if known else 0
         shares.append(lasts / q if known else 1)
         kept[a] = how.outlasting * np.median(list(left.values())) / lasts if lasts else np.inf
+    kept = {a: min(1, (1 + np.median(shares)) * ratio) for a, ratio in kept.items()}
     more = min(1, np.quantile(shares, how.fading) / how.lasting)
     return 1 + (how.most_slack - 1) * more, kept
 

@@ -106,7 +106,7 @@ class Pairwise:
       is 0.05 where data are IID, and 0.4 with Dirichlet 1.
     - ``enough_rounds``: equal ones; of fewer, chance leaves too much.
     - ``outlasting``: typical trails that what lasts of a party's error may be at full trust, in
-      squares; with slack up to ``loudest`` times as much. Honest parties have 1.4 on MNIST where
+      squares; up to twice as much where most errors last. Honest parties have 1.4 on MNIST where
       data are IID, and 4.5 where they differ, in which case a bar at 3 costs accuracy.
 
     Votes:
@@ -208,8 +208,7 @@ class Pairwise:
             at = np.ix_(there, there)
             lasting = self._read(Evidence((past.block,)), seen.slack, seen.slack)
             shared[at] = np.maximum(shared[at], lasting.shared)
-            longest = self.outlasting * min(self.loudest, seen.slack)
-            trusted[there] *= kept_of(past, self.enough_rounds, longest)
+            trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting)
         trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
         weights, lengths = [], np.ones(len(levels))
         for block, members in zip(evidence.blocks, evidence.members, strict=True):

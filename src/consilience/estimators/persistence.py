@@ -49,8 +49,12 @@ def slack_from(shares: Vector, fading: float, lasting: float, most_slack: float)
 
 def kept_of(seen: Lasting, enough_rounds: float, outlasting: float) -> Vector:
     """Return how much of its trust each party keeps: less where what lasts of its error is more
-    than so many typical trails. Those have what chance leaves in them, and newcomers all of it."""
-    typical = float(np.median(seen.left))
+    than so many typical trails. Those have what chance leaves in them, and newcomers all of it.
+
+    Where all errors last, trails differ as much as levels do; the bar is then twice as high.
+    """
+    lasts = float(np.median(lasting_shares(seen, enough_rounds)))
+    typical = (1 + lasts) * float(np.median(seen.left))
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
     kept: Vector = np.minimum(1.0, outlasting * typical / np.maximum(own, _TINY))
     return np.where(own > 0, kept, 1.0)

@@ -26,7 +26,7 @@ from consilience.lab.training import Trainers
 
 KINDS = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")
 CASES = ((0.0, 0.9), (0.9, 0.9), (0.9, 0.99))  # worker momentum, decay of the memory
-ROUNDS = (1, 5, 6, 10, 20, 40, 80)
+ROUNDS = (1, 5, 6, 10, 11, 20, 40)
 
 
 def watched(kind: str, momentum: float, decay: float, seed: int) -> dict[int, list[float]]:
