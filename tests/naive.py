@@ -549,6 +549,10 @@ PAIRWISE = {
     "starts": ((0.5, 0.01), (0.25, 0.01), (0.5, 1.0)),
     "exact": 0.01,
     "hardening": 0.7,
+    "fading": 2 / 3,
+    "lasting": 0.25,
+    "enough_rounds": 5,
+    "outlasting": 3,
 }
 
 
@@ -568,65 +572,90 @@ def pairwise(rounds, **choices):
                     apart[a, b] += sum((updates[a] - updates[b]) ** 2)
                     seen[a, b] += size_of(updates)
     D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
-    s, slack, t, shared = read_pairs(names, D, seen, how.slack, how)
+    total = {a: sum(size_of(updates) for updates in rounds if a in updates) for a in names}
     now = list(rounds[-1])
+    most, kept = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, {})
+    how = SimpleNamespace(**vars(how) | {"most_slack": most})
+    s, slack, t, shared = read_pairs(names, D, seen, total, how.slack, how)
     if len(rounds) > 1:
         trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
         K = size_of(rounds[-1])
         lasting = {
             (a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b
         }
-        again = read_pairs(now, lasting, dict.fromkeys(lasting, K), slack, how)[3]
+        often = dict.fromkeys(lasting, K)
+        again = read_pairs(now, lasting, often, dict.fromkeys(now, K), slack, how)[3]
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
     full = min(how.loudest, slack)
     weights = {}
     for a in now:
         length = (s[a] / t) ** 0.5
-        kept = min(1, full / length, full * slack / length**2)
-        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * kept
-    total = sum(weights.values())
-    return s, slack, {a: w / total for a, w in weights.items()}
+        heard = min(1, full / length, full * slack / length**2) * kept.get(a, 1)
+        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * heard
+    for a in now:  # nobody alone
+        weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
+    whole = sum(weights.values())
+    return s, slack, {a: w / whole for a, w in weights.items()}
+
+
+def persistence(rounds, now, how):
+    """The most slack, and how much of its trust each party keeps. Nothing is forgotten."""
+    errors = {a: [u[a] - median_of(u) for u in rounds if a in u] for a in now}
+    left = {a: np.mean(np.mean(errors[a], axis=0) ** 2) for a in now}
+    shares, kept = [], {}
+    for a in now:
+        N, q = len(errors[a]), np.mean([np.mean(e**2) for e in errors[a]])
+        known = how.enough_rounds <= N
+        lasts = min(max((left[a] - q / N) / (1 - 1 / N), 0), q) if known else 0
+        shares.append(lasts / q if known else 1)
+        kept[a] = how.outlasting * np.median(list(left.values())) / lasts if lasts else np.inf
+    kept = {a: min(1, (1 + np.median(shares)) * ratio) for a, ratio in kept.items()}
+    more = min(1, np.quantile(shares, how.fading) / how.lasting)
+    return 1 + (how.most_slack - 1) * more, kept
 
 
 def median_of(updates):
     return np.array([np.median([x[k] for x in updates.values()]) for k in range(size_of(updates))])
 
 
-def read_pairs(names, D, seen, slack, how):
-    """Levels, slack, the typical level, and how much of a voice each pair shares."""
-    medians = [lower([D[a, b] for b in names if (a, b) in D], 0.5) for a in names]
+def read_pairs(names, D, seen, total, slack, how):
+    """Levels, slack, the typical level, and how much of a voice each pair shares. A pair, and a
+    party, counts as much as was seen of it."""
+    medians = [of_peers(a, names, D, seen, 0.5) for a in names]
     least = max(0.005 * min(value for value in D.values() if value > 0), 1e-8 * np.median(medians))
-    ends = [fit_pairs(names, D, *start, least, how) for start in how.starts]
-    s = min(ends, key=lambda s: cost(D, s, how.exact))
+    ends = [fit_pairs(names, D, seen, *start, least, how) for start in how.starts]
+    s = min(ends, key=lambda s: cost(D, seen, s, how.exact))
     pairs = [(a, b) for a, b in D if a < b]
     misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
     chance = halfnorm.ppf(how.fitting)
-    worse = np.quantile(misfits, how.fitting) / chance
+    worse = quantile(misfits, [seen[pair] for pair in pairs], how.fitting) / chance
     slack = slack or min(max(worse**0.5, 1), how.most_slack)
-    middling = np.median(list(s.values()))
-    heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) for a in names}
+    middling = between([s[a] for a in names], [total[a] for a in names])
+    heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) * total[a] for a in names}
+    often = {(a, b): seen[a, b] / total[a] for a, b in D}
+    present = 1 + max(sum(often.get((a, b), 0) for b in names) for a in names)
     t = middle([s[a] for a in names], [heed[a] for a in names])
     for _ in range(3):
         shared = {}
         for a, b in D:
             expected = max(s[a] + s[b], how.quietest_pair * (1 - slack**-2) * t)
             spread = 2 / 9 / seen[a, b]
-            rarely = how.deviations * min(1, len(names) / how.many) ** 3
+            rarely = how.deviations * min(1, present / how.many) ** 3
             nearest = max(1 - spread - rarely * spread**0.5, how.nearest) ** 3
             kappa = min(max(1 - D[a, b] / expected / nearest, 0), 1)
             shared[a, b] = kappa ** (slack * (slack + 1) / 2)
+        peers = {a: [pair for pair in D if pair[0] == a] for a in names}
         vote = {
-            a: (1 + sum(shared.get((a, b), 0) for b in names)) ** -how.vote_power for a in names
+            a: (1 + sum(often[pair] * shared[pair] for pair in peers[a])) ** -how.vote_power
+            for a in names
         }
         t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])
     return s, slack, t, shared
 
 
-def fit_pairs(names, D, share, bar, least, how):
-    start = {
-        a: max(lower([D[a, b] for b in names if (a, b) in D], share) / 2, least) for a in names
-    }
+def fit_pairs(names, D, seen, share, bar, least, how):
+    start = {a: max(of_peers(a, names, D, seen, share) / 2, least) for a in names}
     s = dict(start)
     for _ in range(300):
         A, right = np.zeros((len(names), len(names))), np.zeros(len(names))
@@ -635,6 +664,7 @@ def fit_pairs(names, D, share, bar, least, how):
                 if (a, b) in D:
                     expected = s[a] + s[b]
                     w = max(abs(1 - D[a, b] / expected), bar, how.exact) ** -1.5 / expected**2
+                    w *= seen[a, b]
                     A[i, i] += w * (1 + 1e-6)
                     A[i, j] += w
                     right[i] += w * (D[a, b] + 1e-6 * start[a])
@@ -644,19 +674,39 @@ def fit_pairs(names, D, share, bar, least, how):
     return s
 
 
-def cost(D, s, exact):
-    return sum(max(abs(1 - D[a, b] / (s[a] + s[b])), exact) ** 0.5 for a, b in D)
+def cost(D, seen, s, exact):
+    return sum(seen[a, b] * max(abs(1 - D[a, b] / (s[a] + s[b])), exact) ** 0.5 for a, b in D)
 
 
-def lower(values, share):
-    return sorted(values)[int(share * (len(values) - 1))]
+def of_peers(a, names, D, seen, share):
+    """The distance at which more than this share of the peers, less one, has passed; each as often
+    as it was met."""
+    peers = sorted((D[a, b], seen[a, b]) for b in names if (a, b) in D)
+    passed = np.cumsum([n for _, n in peers])
+    enough = share * passed[-1] * (1 - 1 / len(peers)) + 1e-6
+    return next(distance for (distance, _), n in zip(peers, passed, strict=True) if n > enough)
 
 
-def middle(values, weights):
-    """The weighted median of positive values, interpolated in their logarithms."""
+def quantile(values, counts, share):
+    """From the middle of the first to the middle of the last, each as long as its count."""
+    pairs = sorted(zip(values, counts, strict=True))
+    places, passed = [], 0.0
+    for _, n in pairs:
+        places.append(passed + n / 2)
+        passed += n
+    return np.interp(places[0] + share * (places[-1] - places[0]), places, [v for v, _ in pairs])
+
+
+def between(values, weights):
+    """The weighted median, interpolated."""
     pairs = sorted(zip(values, weights, strict=True))
     places, passed = [], 0.0
     for _, w in pairs:
         places.append(passed + w / 2)
         passed += w
-    return np.exp(np.interp(passed / 2, places, [np.log(value) for value, _ in pairs]))
+    return np.interp(passed / 2, places, [value for value, _ in pairs])
+
+
+def middle(values, weights):
+    """The weighted median of positive values, interpolated in their logarithms."""
+    return np.exp(between(np.log(values), weights))

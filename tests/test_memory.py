@@ -74,7 +74,7 @@ def assert_same(found: cs.Memory, expected: cs.Memory):
 
 def assert_same_trails(found: Trails, expected: Trails):
     assert (found.size, found.age, found.parties) == (expected.size, expected.age, expected.parties)
-    for what in ("places", "rounds", "means"):
+    for what in ("places", "rounds", "means", "squares", "effective"):
         ours, theirs = np.array(getattr(found, what)), np.array(getattr(expected, what))
         assert ours.tobytes() == theirs.tobytes()
         assert ours.shape == theirs.shape

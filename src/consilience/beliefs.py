@@ -89,6 +89,7 @@ class Beliefs:
     objective: tuple[float, ...] = field(default=(), repr=False)
     groups: tuple[tuple[str, ...], ...] = ()  # parties that move together, where the method tells
     reasons: Mapping[str, str] | None = None  # of parties that stand out, where the method tells
+    slack: float | None = None  # how far levels were believed, `pairwise` only
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -108,13 +109,27 @@ class Beliefs:
 
 
 @dataclass(frozen=True, eq=False)
+class Lasting:
+    """What is left of the round's parties' errors in their averages over rounds: see `trails`."""
+
+    block: Block  # the averages; the centre is no error at all
+    squares: Vector  # (J,): of the single rounds' errors, mean per coordinate
+    rounds: Vector  # (J,): equal ones that would leave as much of fresh noise
+
+    @property
+    def left(self) -> Vector:
+        """The mean square of each average."""
+        return self.block.distances[:-1, -1]
+
+
+@dataclass(frozen=True, eq=False)
 class Given:
     """What a method may use besides the evidence: what parties claim, and what was known before."""
 
     sample_counts: Mapping[str, float] | None = None
     known: Known | None = None
     now: Block | None = None  # this round's evidence alone, where the rest is remembered
-    lasting: Block | None = None  # that of the round's parties' averages over rounds: see trails
+    lasting: Lasting | None = None  # what is left of errors over rounds
     past: Past | None = None  # of the round's parties, as far as it is no longer evidence
 
 

@@ -7,17 +7,20 @@ averages themselves, in a few thousand coordinates. These places are drawn from 
 and others take over after some rounds: whoever finds them out does not profit for long.
 
 An error is taken about the coordinate-wise median of the round's updates, since the truth moves on
-between the rounds that two parties took part in.
+between the rounds that two parties took part in. Between parties of the same rounds it cancels out.
+
+How long an error was before it was averaged is kept as well: what is left tells noise from data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from consilience.arrays import Array, Positions, Vector
+from consilience.beliefs import Lasting
 from consilience.evidence import Block
 
 Look = Callable[[Positions], Array]
@@ -40,6 +43,14 @@ class Trails:
     rounds: Vector  # (J,): how many each mean is of, discounted by age
     means: Sequence[Array]  # J of (n,), float32, each with its own room: most are handed on
     age: int = 0  # rounds that were followed
+    # (J,) each; where a file does not tell, a mean is taken for a single round's error
+    squares: Vector = field(default_factory=lambda: np.empty(0))  # of single rounds' errors, mean
+    effective: Vector = field(default_factory=lambda: np.empty(0))  # equal rounds as noisy a mean
+
+    def __post_init__(self) -> None:
+        if len(self.squares) < len(self.parties):
+            object.__setattr__(self, "squares", _mean_squares(self.means))
+            object.__setattr__(self, "effective", np.ones(len(self.parties)))
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Trails:
@@ -52,11 +63,15 @@ class Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
         sent = np.nan_to_num(sent)  # who sent something else is about to be rejected
         rounds, errors = np.ones(len(parties)), sent - np.median(sent, axis=0)
+        squares, effective = _mean_squares(errors), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
             if party in absent:
                 old = absent.pop(party)
-                rounds[j] += decay * self.rounds[old]
+                before = decay * self.rounds[old]
+                rounds[j] += before
+                effective[j] = rounds[j] ** 2 / (1 + before**2 / self.effective[old])
+                squares[j] = self.squares[old] + (squares[j] - self.squares[old]) / rounds[j]
                 errors[j] = self.means[old] + (errors[j] - self.means[old]) / rounds[j]
         means = kept(errors)
         there = [j for j in absent.values() if decay * self.rounds[j] > FORGOTTEN]
@@ -64,7 +79,11 @@ class Trails:
             parties = (*parties, *(self.parties[j] for j in there))
             rounds = np.concatenate([rounds, decay * self.rounds[there]])
             means += (self.means[j] for j in there)
-        return Trails(self.size, self.places, parties, rounds, means, self.age + 1).thinned()
+            squares = np.concatenate([squares, self.squares[there]])
+            effective = np.concatenate([effective, self.effective[there]])
+        age = self.age + 1
+        found = Trails(self.size, self.places, parties, rounds, means, age, squares, effective)
+        return found.thinned()
 
     def thinned(self) -> Trails:
         """Return every other place, or fewer, where there are too many parties for all of them."""
@@ -83,12 +102,18 @@ class Trails:
         """Return the trails of so many parties, the others being the least recently seen."""
         if len(self.parties) <= count:
             return self
-        parties, rounds, means = self.parties[:count], self.rounds[:count], self.means[:count]
-        return replace(self, parties=parties, rounds=rounds, means=means)
+        return replace(
+            self,
+            parties=self.parties[:count],
+            rounds=self.rounds[:count],
+            means=self.means[:count],
+            squares=self.squares[:count],
+            effective=self.effective[:count],
+        )
 
-    def evidence(self, count: int) -> Block | None:
-        """Return the evidence of the first so many parties' averages, None if those are of one
-        round or not numbers. The centre is no error at all."""
+    def evidence(self, count: int) -> Lasting | None:
+        """Return what the first so many parties' averages tell, None if those are of one round or
+        not numbers. The centre is no error at all."""
         if not (self.rounds[:count] > 1).any():
             return None
         points = np.vstack([*self.means[:count], np.zeros(len(self.places))])  # in eight bytes
@@ -99,7 +124,13 @@ class Trails:
         np.fill_diagonal(distances, 0.0)
         if not np.isfinite(distances).all():
             return None
-        return Block(self.parties[:count], distances, float(len(self.places)))
+        block = Block(self.parties[:count], distances, float(len(self.places)))
+        return Lasting(block, self.squares[:count], self.effective[:count])
+
+
+def _mean_squares(rows: Sequence[Array] | Array) -> Vector:
+    with np.errstate(over="ignore"):
+        return np.array([np.square(row, dtype=np.float64).mean() for row in rows])
 
 
 def kept(means: Array) -> list[Array]:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 import naive
-from consilience.beliefs import Given
+from consilience.beliefs import Given, Lasting
 from consilience.estimators.levels import Descent, covariance_of, fit_levels
 from consilience.estimators.pairwise import _ALLOWED, trust, votes
 from consilience.evidence import pooled_distances
@@ -50,6 +50,25 @@ def test_equals_its_equations_pair_by_pair(name, size):
     assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
 
 
+@pytest.mark.parametrize("lasts", [0.0, 0.1, 0.5])
+def test_equals_its_equations_over_many_rounds(lasts):
+    """Of which some parties missed a few; one errs the same way always, errors of all last."""
+    random, rounds = np.random.default_rng(4), []
+    own, few = 1.5 * random.standard_normal((9, 8)), random.standard_normal((8, 60))
+    for _ in range(9):
+        errors = lasts**0.5 * own + (1 - lasts) ** 0.5 * random.standard_normal((9, 8))
+        errors[0] = own[0]
+        X = random.standard_normal(60) + errors @ few
+        there = [j for j in range(9) if j < 5 or random.random() < 0.8]
+        rounds.append({f"p{j}": X[j] for j in there})
+    memory = cs.Memory(decay=1.0)
+    for updates in rounds:
+        found = cs.aggregate(updates, cs.Pairwise(max_iterations=300), memory)
+    _, slack, weights = naive.pairwise(rounds)
+    assert found.beliefs.slack == pytest.approx(slack, rel=1e-3)
+    assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
+
+
 @pytest.mark.parametrize("slack", [1.0, 2.0, 3.0])
 def test_equals_its_equations_with_any_slack(slack):
     rounds, _ = scenario("one round", size=60)
@@ -81,6 +100,10 @@ CHOICES = {
     "max_iterations": 3,
     "together": 0.1,
     "remarkable": 1.5,
+    "fading": 0.3,
+    "lasting": 0.8,
+    "enough_rounds": 2.0,
+    "outlasting": 1.0,
 }
 
 
@@ -103,13 +126,22 @@ def test_equals_its_equations_with_other_choices(name):
     assert found.weights[0] == pytest.approx(list(expected.values()), rel=1e-2, abs=1e-4)
 
 
+def some_rounds(block, seed):
+    """What is left of errors, of which some last, after three to nine rounds."""
+    random, count = np.random.default_rng(seed), len(block.parties)
+    rounds = random.integers(3, 10, count).astype(float)
+    squares = block.distances[:-1, -1] * rounds * random.uniform(0.5, 1, count)
+    return Lasting(block, squares, rounds)
+
+
 def test_every_choice_can_be_made_and_changes_something():
     def told(how):
         found = []
         for seed, size in enumerate((3, 20, 200)):
             block = cs.Evidence.of(differing(40, size, seed)).blocks[0]
             claimed = {party: 10.0 ** (j % 3) for j, party in enumerate(block.parties)}
-            beliefs = how.infer(cs.Evidence((block,)), Given(claimed, now=block))
+            given = Given(claimed, now=block, lasting=some_rounds(block, seed))
+            beliefs = how.infer(cs.Evidence((block,)), given)
             found.append((beliefs.weights[0].tolist(), beliefs.groups, beliefs.reasons))
         return found
 

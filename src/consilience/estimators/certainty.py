@@ -82,7 +82,7 @@ def steadied(block: Block) -> Block:
     return Block(block.parties, distances, block.count)
 
 
-def _typical(distances: Matrix, met: Matrix) -> float:
+def _typical(distances: Matrix, met: npt.NDArray[np.bool_]) -> float:
     """Return the median over parties of their median distance, on the scale of logarithms."""
     with np.errstate(divide="ignore"):
         logs = np.where(met, np.log(distances), np.nan)
@@ -97,7 +97,7 @@ def _log_likelihood(seen: Vector, count: float) -> Matrix:
     nu, n = _COORDINATES, count
     each = 0.5 * n * (np.log(n / nu) + np.log(x)) - 0.5 * (n + nu) * np.log1p(n * x / nu)
     total: Matrix = each.sum(axis=0) - len(seen) * betaln(n / 2, nu / 2)
-    return total - total.max()
+    return np.asarray(total - total.max())
 
 
 def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[np.bool_]:

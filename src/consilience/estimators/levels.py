@@ -2,7 +2,9 @@
 
 The sum Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met is minimised by reweighted least squares:
 a root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to the
-*predicted* distance, so that a pair closer than expected costs at most one.
+*predicted* distance, so that a pair closer than expected costs at most one. A pair counts as often
+as it met: the sum is then one over rounds, in which whoever takes a new name every round has no
+more pairs than whoever stays.
 
 The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
 distance is a good start where most of its peers are quiet, half its lower quartile where most are
@@ -21,11 +23,9 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from consilience.arrays import Matrix, Vector
 
-Pairs = npt.NDArray[np.bool_]
 Starts = tuple[tuple[float, float], ...]
 
 # Guards against rounding: no choice of method.
@@ -36,6 +36,7 @@ _SAME_END = 0.5  # of the misfit that counts as none: levels that differ by less
 _MANY, _GRADIENTS, _SOLVED = 100, 20, 1e-7  # parties, steps, and the relative error that ends them
 _CACHED = 1 << 14  # numbers of each array that is worked on
 _STEPS = 20  # from the covariance that the pairs ask for to independence
+_TIE = 1e-9  # of a sum of what pairs count: what rounding may leave between two halves
 _JITTER = 1e-6  # of the variances: what a covariance may lack to a positive definite one
 
 
@@ -51,7 +52,7 @@ class Descent(NamedTuple):
 
 def fit_levels(
     distances: Matrix,
-    met: Pairs,
+    met: Matrix,
     smallest: float,
     starts: Starts,
     nearly_all: float,
@@ -60,7 +61,8 @@ def fit_levels(
     """Return the levels of the lowest end of all starts, and the iterations that one took.
 
     A start is the quantile of a party's distances that its level starts at half of, and the misfit
-    that counts as none to begin with. ``smallest`` is the least noise worth telling from none.
+    that counts as none to begin with. ``met`` is how often each two met, relative to those who
+    did most; ``smallest`` the least noise worth telling from none.
     """
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
     least = max(_SAME * float(np.median(quantiles[0.5])), _WORTH_TELLING * smallest)
@@ -118,12 +120,12 @@ class _Problem:
     """
 
     def __init__(
-        self, distances: Matrix, met: Pairs, least: float, exact: float, pull: float
+        self, distances: Matrix, met: Matrix, least: float, exact: float, pull: float
     ) -> None:
         size = len(distances)
-        self.distances, self.met = distances, met.astype(float)
+        self.distances, self.met = distances, met
         self.least, self.exact, self.pull = least, exact, pull
-        self.lowest = np.sqrt(exact) * np.count_nonzero(met)  # the objective, if all pairs fit
+        self.lowest = float(np.sqrt(exact) * met.sum())  # the objective, if all pairs fit
         self.weights, self.ones = np.empty((size, size)), np.ones(size)
         self.rows = max(1, _CACHED // size)
         self.room = np.empty((2, min(self.rows, size), size))
@@ -199,10 +201,19 @@ def _by_gradients(A: Matrix, right: Vector, guess: Vector) -> Vector | None:
     return None
 
 
-def _of_peers(values: Matrix, met: Pairs, share: float) -> Vector:
-    """Return a (lower) quantile of each row over the peers that were met."""
-    place = (share * (met.sum(axis=1) - 1)).astype(np.intp)
-    ordered = np.partition(np.where(met, values, np.inf), np.unique(place), axis=1)
+def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
+    """Return a (lower) quantile of each row over the peers that were met, as often as they were."""
+    there = met > 0
+    values = np.where(there, values, np.inf)
+    if (met[there] == 1).all():  # as often as each other: no need to sort
+        place = (share * (there.sum(axis=1) - 1)).astype(np.intp)
+        ordered = np.partition(values, np.unique(place), axis=1)
+    else:
+        order = np.argsort(values, axis=1, kind="stable")
+        ordered = np.take_along_axis(values, order, axis=1)
+        below = np.cumsum(np.take_along_axis(met, order, axis=1), axis=1)
+        one = below[:, -1] / there.sum(axis=1)  # what a typical peer counts
+        place = np.argmax(below > (1 + _TIE) * share * (below[:, -1] - one)[:, None], axis=1)
     quantile: Vector = ordered[np.arange(len(values)), place]
     return quantile
 
@@ -220,14 +231,24 @@ def slack_of(
     misfit = distances[pairs]
     misfit /= (levels[:, None] + levels)[pairs]
     np.abs(np.subtract(1, misfit, out=misfit), out=misfit)
-    misfit *= np.sqrt(counts[pairs] / 2)
+    seen = counts[pairs]
+    misfit *= np.sqrt(seen / 2)
     if misfit.size == 0:
         return 1.0
-    by_chance = float(
-        f"{NormalDist().inv_cdf((1 + fitting) / 2):.3g}"
-    )  # that quantile of |N(0, 1)|
-    worse = float(np.quantile(misfit, fitting, overwrite_input=True)) / by_chance
+    by_chance = NormalDist().inv_cdf((1 + fitting) / 2)  # that quantile of |N(0, 1)|
+    worse = _quantile(misfit, seen, fitting) / by_chance
     return float(np.clip(np.sqrt(worse), 1.0, most_slack))
+
+
+def _quantile(values: Vector, counts: Vector, share: float) -> float:
+    """Return a quantile in which a value counts as often as it was seen, interpolated between
+    neighbours."""
+    if (counts == counts[0]).all():  # numpy's own, which need not sort
+        return float(np.quantile(values, share, overwrite_input=True))
+    order = np.argsort(values, kind="stable")
+    n = counts[order]
+    places = np.cumsum(n) - 0.5 * (n + n[0])
+    return float(np.interp(share * places[-1], places, values[order]))
 
 
 def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:

@@ -110,6 +110,7 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
             arrays[f"rounds{t}"] = trails.rounds
             means = np.empty((len(trails.means), len(trails.places)), np.float32)
             arrays[f"means{t}"] = np.stack(trails.means, out=means) if trails.means else means
+            arrays[f"squares{t}"], arrays[f"effective{t}"] = trails.squares, trails.effective
     if contents.past is not None:
         header["past"] = {"parties": contents.past.parties}
         arrays["levels"], arrays["worth"] = contents.past.levels, contents.past.worth
@@ -227,7 +228,13 @@ def _trails(
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
     if not (np.isfinite(means).all() and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
-    return Trails(size, places, parties, rounds, kept(means), age)
+    if f"squares{t}" not in arrays:  # a file of an earlier release
+        return Trails(size, places, parties, rounds, kept(means), age)
+    squares = _taken(arrays, f"squares{t}", (len(parties),))
+    effective = _taken(arrays, f"effective{t}", (len(parties),))
+    if not (_plausible(squares, 2) and (squares >= 0).all() and _within(effective, 1, most + 1)):
+        raise ValueError("a trail's errors are no sensible squares, or of no sensible rounds")
+    return Trails(size, places, parties, rounds, kept(means), age, squares, effective)
 
 
 def _taken(

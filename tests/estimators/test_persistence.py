@@ -1,0 +1,209 @@
+"""Persistence: how much of an error lasts, and what follows from it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import consilience as cs
+from consilience.beliefs import Lasting
+from consilience.estimators.persistence import (
+    kept_of,
+    lasting_shares,
+    lasting_squares,
+    slack_from,
+)
+from consilience.evidence import Block
+from consilience.trails import Trails
+
+HOW = cs.Pairwise()
+
+
+def seen(left, squares, rounds):
+    """What is left of errors, without the distances between them."""
+    count = len(left)
+    distances = np.zeros((count + 1, count + 1))
+    distances[:-1, -1] = distances[-1, :-1] = left
+    parties = tuple(map(str, range(count)))
+    return Lasting(Block(parties, distances, 100.0), np.array(squares), np.array(rounds))
+
+
+def world(lasts, *, honest=10, bad=0, kind="fresh", rounds=20, size=2000, directions=60, seed=0):
+    """Rounds of parties whose errors live in few directions, as those of gradients do; ``lasts`` of
+    each error is the same in every round. Gives each round's updates."""
+    random = np.random.default_rng(seed)
+    basis = random.standard_normal((directions, size)) / directions**0.5
+
+    def errors(count):
+        return random.standard_normal((count, directions)) @ basis
+
+    own, shift = errors(honest), errors(1)
+    steady = errors(bad)
+    for _ in range(rounds):
+        X = lasts**0.5 * own + (1 - lasts) ** 0.5 * errors(honest)
+        sent = {
+            "fresh": lambda: errors(bad),
+            "small": lambda: 0.1 * errors(bad),
+            "huge": lambda: 10 * errors(bad),
+            "same": lambda: 10 * errors(1) + 0.01 * errors(bad),
+            "lasting": lambda: 1.4 * steady,
+            "shift": lambda: shift + 0.7 * errors(bad),
+        }[kind]()
+        truth = random.standard_normal(size)
+        names = [*(f"h{j}" for j in range(honest)), *(f"a{j}" for j in range(bad))]
+        yield dict(zip(names, truth + np.vstack([X, sent]), strict=True))
+
+
+def after(updates, memory=None, **how):
+    memory = memory or cs.Memory(seed=0)
+    for sent in updates:
+        found = cs.aggregate(sent, cs.Pairwise(**how), memory)
+    return found
+
+
+def slack_after(updates, memory=None, **how):
+    """What the slack is at most; how far below it is the misfit's to say."""
+    memory = memory or cs.Memory(seed=0)
+    found = after(updates, memory, **how)
+    most = cs.Pairwise(**how).most_slack_after(memory.trails.evidence(len(found.parties)))
+    assert found.beliefs.slack <= most
+    return most
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 1.0])
+def test_shares_are_what_an_average_keeps_beyond_what_noise_leaves(decay):
+    random, parties = np.random.default_rng(0), ["abcd", "abc", "bcda", "acd", "abcd", "abcd"]
+    sent = [{p: random.standard_normal(6) for p in sorted(group)} for group in parties]
+    trails = Trails.begun(6, random)
+    for updates in sent:
+        trails = trails.followed(tuple(updates), np.stack(list(updates.values())), decay)
+    found = trails.evidence(4)
+    for j, party in enumerate("abcd"):
+        errors, w = [], []
+        for ago, updates in enumerate(reversed(sent)):
+            if party in updates:
+                errors.append(updates[party] - np.median(list(updates.values()), axis=0))
+                w.append(decay**ago)
+        rounds = sum(w) ** 2 / sum(x * x for x in w)
+        square = np.average([np.mean(e**2) for e in errors], weights=w)
+        left = np.mean(np.average(errors, axis=0, weights=w) ** 2)
+        lasts = min(max((left - square / rounds) / (1 - 1 / rounds), 0), square)
+        assert found.rounds[j] == pytest.approx(rounds)
+        assert found.squares[j] == pytest.approx(square)
+        assert found.left[j] == pytest.approx(left)
+        assert lasting_squares(found)[j] == pytest.approx(lasts, abs=1e-12)
+        enough = lasting_shares(found, rounds - 1e-9)[j]
+        assert enough == pytest.approx(lasts / square, abs=1e-12)
+        assert lasting_shares(found, rounds + 1e-9)[j] == 1
+
+
+positive = st.floats(1e-3, 1e3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    left=arrays(float, 6, elements=st.floats(0, 1e3)),
+    squares=arrays(float, 6, elements=positive),
+    rounds=arrays(float, 6, elements=st.floats(1, 50)),
+    scale=positive,
+)
+def test_bounds_and_units(left, squares, rounds, scale):
+    found = seen(left, squares, rounds)
+    shares, kept = lasting_shares(found, 5), kept_of(found, 5, 3)
+    assert ((shares >= 0) & (shares <= 1)).all()
+    assert ((kept >= 0) & (kept <= 1)).all()
+    assert (kept[rounds < 5] == 1).all()  # a newcomer is not judged by its past
+    assert 1 <= slack_from(shares, 2 / 3, 0.25, 3) <= 3
+    more = slack_from(np.minimum(1.1 * shares, 1), 2 / 3, 0.25, 3)
+    assert more >= slack_from(shares, 2 / 3, 0.25, 3)
+    scaled = seen(scale * left, scale * squares, rounds)
+    np.testing.assert_allclose(lasting_shares(scaled, 5), shares, atol=1e-9)
+    np.testing.assert_allclose(kept_of(scaled, 5, 3), kept, rtol=1e-6)
+
+
+def test_parties_that_always_agree_have_no_share_to_tell():
+    found = seen(np.zeros(3), np.zeros(3), np.full(3, 9.0))
+    assert lasting_shares(found, 5).tolist() == [1, 1, 1]
+    assert kept_of(found, 5, 3).tolist() == [1, 1, 1]
+
+
+def test_errors_that_fade_are_noise_and_those_that_last_are_data():
+    """In few directions the misfit takes both for data."""
+    for lasts, slack in ((0.0, 1.5), (0.4, 3), (0.9, 3)):
+        few = {"directions": 10, "rounds": 12}
+        found = [after(world(lasts, seed=seed, **few)).beliefs.slack for seed in range(5)]
+        assert after(world(lasts, rounds=1)).beliefs.slack > 2
+        assert np.mean(found) < 1.5 if slack < 3 else np.mean(found) > 2.5
+        assert slack_after(world(lasts, rounds=10)) <= slack
+        assert slack_after(world(lasts, rounds=10)) >= slack - 0.5
+
+
+def test_what_is_fixed_stays():
+    assert after(world(0.0, rounds=10), slack=2.5).beliefs.slack == 2.5
+    assert slack_after(world(0.0, rounds=10), enough_rounds=50) == 3
+    assert slack_after(world(0.0, rounds=4)) == 3  # too few
+
+
+@pytest.mark.parametrize("kind", ["fresh", "small", "huge", "same"])
+def test_colluders_cannot_take_the_slack_from_those_whose_data_differ(kind):
+    for seed in range(3):
+        assert slack_after(world(0.6, bad=6, kind=kind, seed=seed)) == 3, (kind, seed)
+
+
+@pytest.mark.parametrize("kind", ["lasting", "fresh", "small", "huge", "same"])
+def test_four_of_fourteen_cannot_bring_slack_where_errors_are_noise(kind):
+    for seed in range(3):
+        assert slack_after(world(0.0, bad=4, kind=kind, seed=seed)) < 1.7, (kind, seed)
+
+
+def test_newcomers_do_not_take_the_slack_away():
+    """Too little is known of them: they count as if their errors lasted."""
+
+    def renamed(regulars):
+        for k, sent in enumerate(world(0.0, honest=12)):
+            known = list(sent)[:regulars]
+            yield {p if p in known else f"{p} of {k}": x for p, x in sent.items()}
+
+    assert slack_after(renamed(7)) == 3
+    assert slack_after(renamed(10)) < 1.7
+
+
+@pytest.mark.parametrize("slack", [None, 3.0])
+def test_who_errs_the_same_way_in_a_world_of_noise_is_trusted_less(slack):
+    for bad in (1, 4):
+        now = after(world(0.0, bad=bad, kind="lasting"), slack=slack)
+        then = after(world(0.0, bad=bad, kind="lasting"), slack=slack, outlasting=1e6)
+        weight = [sum(c.weights[f"a{j}"] for j in range(bad)) for c in (now, then)]
+        assert weight[0] < 0.7 * weight[1]
+        assert weight[0] < bad / (10 + bad)
+
+
+def test_a_memory_of_an_earlier_release_is_read(tmp_path):
+    memory = cs.Memory(seed=0)
+    updates = list(world(0.0, rounds=12))
+    after(updates[:8], memory)
+    memory.save(tmp_path / "memory.npz")
+    with np.load(tmp_path / "memory.npz") as file:
+        kept = {n: a for n, a in file.items() if not n.startswith(("squares", "effective"))}
+    np.savez(tmp_path / "memory.npz", **kept)
+    old = cs.Memory.load(tmp_path / "memory.npz")
+    assert old.trails.effective.tolist() == [1.0] * 10  # as if of one round: unknown
+    assert slack_after(updates[8:9], old) == 3
+    assert slack_after(updates[9:], old) == 3
+    assert slack_after(world(0.0, rounds=30), old) < 1.7  # in time it is known
+
+
+@pytest.mark.parametrize("what", ["squares0", "effective0"])
+@pytest.mark.parametrize(
+    "spoil", [lambda x: -x, lambda x: x * np.nan, lambda x: x[1:], lambda x: 1e150 * x]
+)
+def test_damage_to_what_trails_tell_is_found(what, spoil, tmp_path):
+    memory = cs.Memory(seed=0)
+    after(world(0.0, rounds=3, size=60), memory)
+    memory.save(tmp_path / "memory.npz")
+    with np.load(tmp_path / "memory.npz") as file:
+        content = dict(file)
+    np.savez(tmp_path / "memory.npz", **{**content, what: spoil(content[what])})
+    with pytest.raises(cs.MemoryFileError, match="not a readable memory"):
+        cs.Memory.load(tmp_path / "memory.npz")

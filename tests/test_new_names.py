@@ -1,0 +1,88 @@
+"""Ids are free: nobody gains by a new one, and who stays is not silenced by those who do not."""
+
+import numpy as np
+import pytest
+
+import consilience as cs
+
+PARTIES, SIZE = 14, 600
+
+
+def weight_of(bad, named, *, bias=1.0, memory=True, rounds=14, seed=0):
+    """The weight of adversaries that share a bias, mean of the last rounds. ``named`` tells the ids
+    of a round: of the honest, and of the adversaries."""
+    random, found = np.random.default_rng([seed, bad]), []
+    purpose = bias * random.standard_normal(SIZE)
+    remembered = cs.Memory(seed=seed) if memory else None
+    for k in range(rounds):
+        X = random.standard_normal(SIZE) + random.standard_normal((PARTIES, SIZE))
+        X[PARTIES - bad :] += purpose
+        honest, others = named(k, PARTIES - bad, bad)
+        updates = dict(zip([*honest, *others], X.astype(np.float32), strict=True))
+        weights = cs.aggregate(updates, memory=remembered).weights
+        found.append(sum(weights[party] for party in others))
+    return np.mean(found[-4:])
+
+
+def regulars(kind, count):
+    return [f"{kind}{j}" for j in range(count)]
+
+
+def renamed(every=1, but=0):
+    """All adversaries but the last few take a new name every so many rounds."""
+
+    def named(k, honest, bad):
+        new = [f"a{j} of {k // every}" for j in range(bad - but)]
+        return regulars("h", honest), [*new, *regulars("a", bad)[:but]]
+
+    return named
+
+
+def sleepers(others=0):
+    """The adversaries are the only ones to come every time, but for some of the honest."""
+
+    def named(k, honest, bad):
+        new = [f"h{j} of {k}" for j in range(honest - others)]
+        return [*regulars("h", others), *new], regulars("a", bad)
+
+    return named
+
+
+SEEDS = range(4)
+
+
+def mean_weight(*args, **how):
+    return np.mean([weight_of(*args, seed=seed, **how) for seed in SEEDS])
+
+
+@pytest.mark.parametrize("bias", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("bad", [1, 2, 3, 4])
+def test_a_new_name_every_round_is_no_better_than_no_memory(bad, bias):
+    found = mean_weight(bad, renamed(), bias=bias)
+    without = mean_weight(bad, renamed(), bias=bias, memory=False)
+    assert found <= without + 0.005  # chance
+    assert found <= bad / PARTIES
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        renamed(every=2),
+        renamed(every=3),
+        renamed(but=1),
+        renamed(but=2),
+        sleepers(),
+        sleepers(3),
+        sleepers(6),
+    ],
+    ids=["every second", "every third", "but one", "but two", "sleepers", "and three", "and six"],
+)
+def test_other_ways_of_coming_and_going(named):
+    found = mean_weight(4, named)
+    assert found <= mean_weight(4, named, memory=False) + 0.005
+
+
+def test_a_newcomer_is_no_better_off_than_a_regular():
+    for bias in (0.5, 1.0):
+        regular = mean_weight(4, renamed(but=4), bias=bias)
+        assert regular <= mean_weight(4, renamed(), bias=bias)
