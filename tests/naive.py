@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
-from scipy.stats import halfnorm, multivariate_normal, norm
+from scipy.stats import f, halfnorm, multivariate_normal, norm
+
+from consilience.updates.votes import at_most_a_third
 
 
 def everybody(rounds):
@@ -553,6 +555,10 @@ PAIRWISE = {
     "lasting": 0.25,
     "enough_rounds": 5,
     "outlasting": 3,
+    "few": 100,
+    "quiet": 0.5,
+    "doubt": 1.5,
+    "anchored": 0.2,
 }
 
 
@@ -575,8 +581,8 @@ def pairwise(rounds, **choices):
     total = {a: sum(size_of(updates) for updates in rounds if a in updates) for a in names}
     now = list(rounds[-1])
     most, kept = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, {})
-    how = SimpleNamespace(**vars(how) | {"most_slack": most})
-    s, slack, t, shared = read_pairs(names, D, seen, total, how.slack, how)
+    how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
+    s, slack, t, shared, own = read_pairs(names, D, seen, total, how.slack, how)
     if len(rounds) > 1:
         trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
         K = size_of(rounds[-1])
@@ -587,11 +593,17 @@ def pairwise(rounds, **choices):
         again = read_pairs(now, lasting, often, dict.fromkeys(now, K), slack, how)[3]
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
-    full = min(how.loudest, slack)
+    ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
+    width = min(high - low for low, high in zip(ordered, ordered[half:], strict=False))
+    more = np.exp(how.quiet * width / slack**2)
+    slack_then = min((slack**2 + how.doubt**2 * (1 - own) ** 2) ** 0.5, how.at_most)
+    full = min(how.loudest, slack_then)
     weights = {}
     for a in now:
         length = (s[a] / t) ** 0.5
-        heard = min(1, full / length, full * slack / length**2) * kept.get(a, 1)
+        heard = min(1, full / length, full * slack_then / length**2) if length > 1 else 1
+        heard = min(more, length**-2) if length < 1 else heard
+        heard *= kept.get(a, 1)
         weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * heard
     for a in now:  # nobody alone
         weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
@@ -622,8 +634,14 @@ def median_of(updates):
 def read_pairs(names, D, seen, total, slack, how):
     """Levels, slack, the typical level, and how much of a voice each pair shares. A pair, and a
     party, counts as much as was seen of it."""
+    smallest = min(value for value in D.values() if value > 0)
+    n = np.median([seen[pair] for pair in D])
+    D, own = drawn_together(names, D, seen, n)
+    how = SimpleNamespace(**vars(how))
+    how.exact = max(how.exact, min(1, 0.67 * (2 / n) ** 0.5))
+    how.pull = max(how.anchored / n, 1e-6)
     medians = [of_peers(a, names, D, seen, 0.5) for a in names]
-    least = max(0.005 * min(value for value in D.values() if value > 0), 1e-8 * np.median(medians))
+    least = max(0.005 * smallest, 1e-8 * np.median(medians))
     ends = [fit_pairs(names, D, seen, *start, least, how) for start in how.starts]
     s = min(ends, key=lambda s: cost(D, seen, s, how.exact))
     pairs = [(a, b) for a, b in D if a < b]
@@ -635,13 +653,14 @@ def read_pairs(names, D, seen, total, slack, how):
     heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) * total[a] for a in names}
     often = {(a, b): seen[a, b] / total[a] for a, b in D}
     present = 1 + max(sum(often.get((a, b), 0) for b in names) for a in names)
-    t = middle([s[a] for a in names], [heed[a] for a in names])
+    t = middle([s[a] for a in names], third([heed[a] for a in names]))
     for _ in range(3):
         shared = {}
         for a, b in D:
             expected = max(s[a] + s[b], how.quietest_pair * (1 - slack**-2) * t)
             spread = 2 / 9 / seen[a, b]
-            rarely = how.deviations * min(1, present / how.many) ** 3
+            rarely = max(how.few / (how.few + n), min(1, present / how.many) ** 3)
+            rarely *= how.deviations
             nearest = max(1 - spread - rarely * spread**0.5, how.nearest) ** 3
             kappa = min(max(1 - D[a, b] / expected / nearest, 0), 1)
             shared[a, b] = kappa ** (slack * (slack + 1) / 2)
@@ -650,8 +669,34 @@ def read_pairs(names, D, seen, total, slack, how):
             a: (1 + sum(often[pair] * shared[pair] for pair in peers[a])) ** -how.vote_power
             for a in names
         }
-        t = middle([s[a] for a in names], [vote[a] * heed[a] for a in names])
-    return s, slack, t, shared
+        t = middle([s[a] for a in names], third([vote[a] * heed[a] for a in names]))
+    told = max(0, 1 - len(names) ** 2 / 2 ** min(n, 1000))
+    return s, slack, t, {pair: told * voice for pair, voice in shared.items()}, own
+
+
+def third(weights):
+    """Nobody has more than a third of the say."""
+    return at_most_a_third(np.array(weights))
+
+
+def drawn_together(names, D, seen, n):
+    """Distances of few coordinates, drawn towards the typical one; and how much is their own."""
+    if n >= 4096:
+        return D, 1.0
+    medians = [np.median([np.log(D[a, b]) for b in names if (a, b) in D]) for a in names]
+    typical = np.exp(np.median(medians)) / (1 - 0.29 / n) ** 3
+    likely = {}
+    for nu in 2.0 ** np.arange(-2, 7):
+        for scale in typical * 2.0 ** np.arange(-4, 0.1, 0.5):
+            ratios = [D[a, b] / scale for a, b in D if a < b]
+            densities = [f.logpdf(x, n, nu) + np.log(x) for x in ratios]  # of the logarithm
+            likely[nu, scale] = 2 / len(names) * sum(densities)
+    most = max(likely.values())
+    likely = {key: np.exp(value - most) for key, value in likely.items()}
+    own = sum(p * n / (n + nu) for (nu, _), p in likely.items()) / sum(likely.values())
+    nu = n * (1 - own) / own
+    D = {pair: (seen[pair] * D[pair] + nu * typical) / (seen[pair] + nu) for pair in D}
+    return D, own
 
 
 def fit_pairs(names, D, seen, share, bar, least, how):
@@ -665,9 +710,9 @@ def fit_pairs(names, D, seen, share, bar, least, how):
                     expected = s[a] + s[b]
                     w = max(abs(1 - D[a, b] / expected), bar, how.exact) ** -1.5 / expected**2
                     w *= seen[a, b]
-                    A[i, i] += w * (1 + 1e-6)
+                    A[i, i] += w * (1 + how.pull)
                     A[i, j] += w
-                    right[i] += w * (D[a, b] + 1e-6 * start[a])
+                    right[i] += w * (D[a, b] + how.pull * start[a])
         bar *= how.hardening
         solved = np.linalg.solve(A, right)
         s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}

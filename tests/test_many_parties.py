@@ -178,7 +178,8 @@ def test_a_quiet_past_is_no_licence(length):
         np.random.default_rng(2), [*(f"h{j}" for j in range(10)), "z"], 40, {"z": length}
     )
     known, stranger = returned(sending, 1.0, "z", times=30, decay=0.9 ** (1 / 2) * 0.6)
-    assert known <= stranger * (1 + 3 * np.sqrt(2 / 36)) * 1.01
+    worth = 40 * (1 - 2 / 11)
+    assert known <= stranger * (1 + 3 * np.sqrt(2 / worth)) * 1.01
 
 
 def test_a_newcomer_is_not_better_off_than_a_regular_who_behaved_well():
@@ -198,7 +199,7 @@ def test_a_newcomer_is_not_better_off_than_a_regular_who_behaved_well():
     count=st.integers(2, 10**6),
 )
 def test_levels_with_their_past(now, before, worth, count):
-    evidence = Evidence((Block(("a", "b"), np.zeros((3, 3)), 2.0 * count),))
+    evidence = Evidence((Block(("a", "b"), np.zeros((3, 3)), 4.0 * count),))
     past = Past(("b", "z"), np.array([before, 9.0]), np.array([worth, 9.0]))
     stranger, known = with_past(np.array([now, now]), evidence, past)
     assert stranger == pytest.approx(now)
@@ -267,7 +268,7 @@ def test_thinned_trails_are_those_of_the_places_that_are_left(monkeypatch):
     assert half.places.tolist() == whole.places[::2].tolist()
     assert_allclose(half.means, np.stack(whole.means)[:, ::2])
     again = half.followed(tuple("abcdef"), updates[:, half.places], 0.9)
-    assert again.evidence(6).count == 4096
+    assert again.evidence(6).block.count == 4096
 
 
 def test_the_trails_of_the_absent_are_handed_on_not_copied():
@@ -293,7 +294,7 @@ def test_who_sends_more_than_can_be_kept_hides_nobody_elses_trail():
     assert np.isfinite(memory.trails.means).all()
     found = memory.trails.evidence(len(updates))
     assert found is not None
-    assert found.distances[0, 1] < 10
+    assert found.block.distances[0, 1] < 10
 
 
 def test_a_relay_forgets_in_both_sets():

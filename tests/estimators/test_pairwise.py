@@ -41,12 +41,12 @@ def error(value, truth):
 def test_equals_its_equations_pair_by_pair(name, size):
     rounds, _ = scenario(name, size=size)
     memory = cs.Memory(decay=1.0)
-    consensus = [
-        cs.aggregate(updates, cs.Pairwise(max_iterations=300), memory) for updates in rounds
-    ]
+    how = cs.Pairwise(max_iterations=300, nearly_all=1.0)
+    consensus = [cs.aggregate(updates, how, memory) for updates in rounds]
     levels, _, weights = naive.pairwise(rounds)
     found = consensus[-1]
-    assert memory.noise == pytest.approx({a: s**0.5 for a, s in levels.items()}, rel=1e-3)
+    # Ends of two starts that differ by less are taken for the same one.
+    assert memory.noise == pytest.approx({a: s**0.5 for a, s in levels.items()}, rel=4e-3)
     assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
 
 
@@ -104,6 +104,10 @@ CHOICES = {
     "lasting": 0.8,
     "enough_rounds": 2.0,
     "outlasting": 1.0,
+    "few": 1.0,
+    "quiet": 0.1,
+    "doubt": 0.0,
+    "anchored": 20.0,
 }
 
 
@@ -137,7 +141,7 @@ def some_rounds(block, seed):
 def test_every_choice_can_be_made_and_changes_something():
     def told(how):
         found = []
-        for seed, size in enumerate((3, 20, 200)):
+        for seed, size in enumerate((3, 20, 200, 5000)):
             block = cs.Evidence.of(differing(40, size, seed)).blocks[0]
             claimed = {party: 10.0 ** (j % 3) for j, party in enumerate(block.parties)}
             given = Given(claimed, now=block, lasting=some_rounds(block, seed))
@@ -181,12 +185,13 @@ def test_levels_of_many_are_those_of_the_equations(kind, count):
     elif kind == "far":
         X[: count // 5] *= 1e6
     distances, counts = pooled_distances(cs.Evidence.of(X))
-    met = counts > 0
+    met = (counts > 0).astype(float)
     if kind == "apart":
-        met[:2, 2:] = met[2:, :2] = False
+        met[:2, 2:] = met[2:, :2] = 0.0
     how = Descent(exact=1e-2, hardening=0.7, tolerance=1e-9, max_iterations=12)
     found, _ = fit_levels(distances, met, 0.0, ((0.5, 0.3),), 1.25, how)
-    s = start = np.array([naive.lower(d[m], 0.5) / 2 for d, m in zip(distances, met, strict=True)])
+    peers = (np.sort(d[m > 0]) for d, m in zip(distances, met, strict=True))
+    s = start = np.array([d[(len(d) - 1) // 2] / 2 for d in peers])
     for turn in range(12):
         sums = s[:, None] + s
         misfit = np.maximum(np.abs(1 - distances / sums), max(0.3 * 0.7**turn, 0.01))
@@ -483,7 +488,7 @@ def test_the_readme_has_no_dictator():
     assert found.weights["eve"] < 0.01
     assert 0.4 < found.weights["ann"] <= 0.5 + 1e-12
     assert 0.4 < found.weights["bob"] <= 0.5 + 1e-12
-    assert "length" not in found.reasons["bob"]
+    assert set(found.reasons) == {"eve"}
 
 
 @pytest.mark.parametrize("size", [1, 3, 100, 10_000])
@@ -493,7 +498,7 @@ def test_multiples_of_one_vector(size):
     found = cs.aggregate({"a": vector, "b": 1.1 * vector, "c": 0.9 * vector})
     assert max(found.weights.values()) <= 0.5 + 1e-12
     assert found.weights["b"] == pytest.approx(found.weights["c"])
-    assert not any("length" in reason for reason in found.reasons.values())
+    assert not found.reasons
 
 
 @pytest.mark.parametrize("parties", [3, 4, 6, 10])

@@ -32,7 +32,7 @@ Starts = tuple[tuple[float, float], ...]
 _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _WORTH_TELLING = 1e-2  # of the smallest noise worth telling from none: levels stay positive
 _PULL = 1e-6  # towards the start, at least, for parties the pairs leave undetermined
-_SAME_END = 0.5  # of the misfit that counts as none: levels that differ by less are the same
+_SAME_END = 5e-3  # relative: levels that differ by less are the same
 _MANY, _GRADIENTS, _SOLVED = 100, 20, 1e-7  # parties, steps, and the relative error that ends them
 _CACHED = 1 << 14  # numbers of each array that is worked on
 _STEPS = 20  # from the covariance that the pairs ask for to independence
@@ -103,7 +103,7 @@ def _descend(
         before, levels = levels, problem.improved(levels, start, bar)
         if bar == exact and _apart(levels, before) < tolerance:
             break
-        if any(_apart(levels, end.levels) < _SAME_END * exact for end in found):
+        if any(_apart(levels, end.levels) < _SAME_END for end in found):
             return None
         bar = max(exact, hardening * bar)
     return _End(levels, problem.objective(levels), iterations)

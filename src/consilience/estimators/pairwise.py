@@ -14,12 +14,16 @@ The weight of a party is its vote times its trust.
   `trails`), in which the noise that hides a shared purpose has faded; the larger of the two counts.
 - *Bounded trust.* A party's level is compared with the typical one, t. Better than t counts as t;
   up to min(2, ρ) times the typical length it is heard in full, beyond that no louder, and beyond
-  ρ times less and less: its precision counts.
+  ρ times less and less: its precision counts. Only where levels are spread, so that not even the
+  closest half of them agree, does a quieter one count for more.
 - *Slack.* ρ, from 1 to 3, is how far levels can be believed. If the distances fit sums of levels as
   well as chance allows, the errors are independent noise, ρ = 1, and trust is inverse variance. If
   they do not, parties differ by more than noise, as they do when their data differ, and a large
   s_j may be the only party that knows something. With a memory, errors that fade over rounds show
   that they are noise (see `persistence`).
+
+Distances of few coordinates are first drawn towards the typical one, and nobody is named for what
+chance explains (see `certainty`).
 
 docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
 """
@@ -56,7 +60,7 @@ _TINY = 1e-300  # in place of a zero to divide by
 _SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
 _MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
 _RARELY = 3  # standard deviations: what chance does not do
-_PULL = 0.2  # coordinates that a level's start is worth
+_BY_CHANCE = 0.67  # of a standard deviation: half of all that is normal is within it
 _TURNS = 3  # who is typical depends on who counts, and a little the other way round
 
 # What a field may be, from and to.
@@ -68,14 +72,17 @@ _ALLOWED = {
     "quietest_pair": (0, 2),
     "deviations": (0, 10),
     "many": (1, _MUCH),
+    "few": (0, _MUCH),
     "nearest": (0.01, 1),
     "heed": (0, 1),
     "most_heed": (1, _MUCH),
     "loudest": (1, _MUCH),
     "longest": (1, _MUCH),
     "quiet": (0, 1),
+    "doubt": (0, 10),
     "most_claimed": (1, _MUCH),
     "exact": (1e-4, 1),
+    "anchored": (0, _MUCH),
     "nearly_all": (1, _MUCH),
     "hardening": (0, 0.99),
     "tolerance": (0, 1),
@@ -119,8 +126,9 @@ class Pairwise:
       have a whole vote, which stops training where data differ; at 2 it has 1/g.
     - ``quietest_pair``: with much slack, no pair is expected nearer than so many typical levels.
       A typical pair has two; honest ones a little nearer are not yet correlated.
-    - ``deviations``, ``many``: what strangers share by chance, in standard deviations, where
-      parties are this many or more. With few, little adds up, and two would hide quiet adversaries.
+    - ``deviations``, ``many``, ``few``: what strangers share by chance, in standard deviations,
+      where parties are this many or coordinates this few. With few parties little adds up, and two
+      deviations would hide quiet adversaries.
     - ``nearest``: the cube root of the nearest that chance brings two parties, however little was
       seen. Two at less than 0.2³ = 0.008 of the expected distance are no strangers.
     - ``most_claimed``: votes, for however many samples. Nobody can check the claim.
@@ -133,6 +141,10 @@ class Pairwise:
     - ``most_heed``: times that of the median party, lest two copies near the mean decide.
     - ``loudest``: typical lengths up to which a party is heard in full, slack permitting. With 1.5
       accuracy is lost where data differ and nobody attacks.
+    - ``quiet``: a party quieter than typical counts up to as much more as the width of the closest
+      half of the levels to this power. Where half agree, that is nothing: anybody can be quiet.
+    - ``doubt``: added to ρ, as sides of a triangle are, where nothing of a distance is its own. The
+      less levels are known, the more they may differ.
     - ``longest``: typical lengths that a residual counts for at most in its round: nobody's pull is
       more than three honest votes'.
 
@@ -140,7 +152,10 @@ class Pairwise:
 
     - ``starts``: the quantile of a party's distances to start from, and the misfit that counts as
       none at first. With one start, or without the gradual third, an adaptive attack wins.
-    - ``exact``: the misfit that counts as none. A hundredth is chance in 20,000 coordinates.
+    - ``exact``: the misfit that counts as none, at least: half of the pairs misfit by less than
+      0.67 √(2/n) by chance. A hundredth is chance in 10,000 coordinates.
+    - ``anchored``: coordinates that a level's start is worth. Of three parties one of which is far
+      away, distances do not tell how the noise of the other two is shared out.
     - ``nearly_all``: times the objective's lowest value; below, no other start is tried. At 1.25
       at most one pair in 36 does not fit at all.
     - ``hardening``: what is left of a gradual start's misfit after an iteration. Slowly, lest it
@@ -163,6 +178,7 @@ class Pairwise:
     quietest_pair: float = 1.5
     deviations: float = 2.0
     many: float = 50
+    few: float = 100
     nearest: float = 0.2
     most_claimed: float = 2.0
     heed: float = 0.2
@@ -173,6 +189,7 @@ class Pairwise:
     doubt: float = 1.5
     starts: Starts = ((0.5, 0.0), (0.25, 0.0), (0.5, 1.0))
     exact: float = 1e-2
+    anchored: float = 0.2
     nearly_all: float = 1.25
     hardening: float = 0.7
     tolerance: float = 1e-5
@@ -209,9 +226,7 @@ class Pairwise:
         seen = self._read(evidence, self.slack, self.most_slack_after(past))
         levels, shared = seen.levels, seen.shared
         relative = with_past(levels / seen.typical, evidence, given.past)
-        full = float(np.exp(self.quiet * shorth(np.log(levels)) / seen.slack**2))
-        tolerance = float(np.hypot(seen.slack, self.doubt * (1 - seen.own)))
-        trusted = trust(relative, min(tolerance, self.most_slack), self.loudest, full)
+        trusted = self._trust(relative, seen)
         if past is not None:
             there = [evidence.parties.index(party) for party in past.block.parties]
             at = np.ix_(there, there)
@@ -229,9 +244,6 @@ class Pairwise:
             w = at_most_half(w)
             weights.append(w / w.sum())
         groups = groups_of(evidence.parties, shared, self.together)
-        known = evidence.worth / seen.slack**4
-        noise = np.sqrt(np.where(beyond_chance(relative, known, seen.own), relative, 1.0))
-        lengths = np.where(beyond_chance(lengths**2, known, seen.own), lengths, 1.0)
         return Beliefs(
             evidence,
             tuple(weights),
@@ -241,11 +253,30 @@ class Pairwise:
             iterations=seen.iterations,
             converged=seen.iterations < self.max_iterations,
             groups=groups,
-            reasons=explain(
-                evidence.parties, groups, noise, lengths, self.remarkable, self.longest
-            ),
+            reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
         )
+
+    def _reasons(
+        self,
+        evidence: Evidence,
+        seen: _Reading,
+        groups: tuple[tuple[str, ...], ...],
+        relative: Vector,
+        lengths: Vector,
+    ) -> dict[str, str]:
+        """Return a reason for each party that stands out by more than chance explains."""
+        # Misfits ρ² times as large as by chance are those of ρ⁴ times fewer coordinates.
+        known = evidence.worth / seen.slack**4
+        noise = np.sqrt(np.where(beyond_chance(relative, known, seen.own), relative, 1.0))
+        lengths = np.where(beyond_chance(lengths**2, known, seen.own), lengths, 1.0)
+        return explain(evidence.parties, groups, noise, lengths, self.remarkable, self.longest)
+
+    def _trust(self, relative: Vector, seen: _Reading) -> Vector:
+        """Return the trust in parties whose levels, relative to the typical one, are these."""
+        slack = min(float(np.hypot(seen.slack, self.doubt * (1 - seen.own))), self.most_slack)
+        most = float(np.exp(self.quiet * shorth(np.log(seen.levels)) / seen.slack**2))
+        return trust(relative, slack, self.loudest, most)
 
     def most_slack_after(self, past: Lasting | None) -> float:
         """Return ρ at most: less than ``most_slack`` where errors are known to fade."""
@@ -257,11 +288,11 @@ class Pairwise:
     def _read(self, evidence: Evidence, slack: float | None, most_slack: float) -> _Reading:
         distances, counts = pooled_distances(evidence)
         often = counts / evidence.counts[:, None]
-        prior = learnt(distances, counts)
+        prior, count = learnt(distances, counts), float(np.median(counts[counts > 0]))
         distances = prior.blended(distances, counts)
-        count = float(np.median(counts[counts > 0]))
-        exact = max(self.exact, min(1.0, 0.67 * float(np.sqrt(2 / count))))
-        descent = Descent(exact, self.hardening, self.tolerance, self.max_iterations, _PULL / count)
+        exact = max(self.exact, min(1.0, _BY_CHANCE * float(np.sqrt(2 / count))))
+        pull = self.anchored / count
+        descent = Descent(exact, self.hardening, self.tolerance, self.max_iterations, pull)
         levels, iterations = fit_levels(
             distances,
             counts / counts.max(),
@@ -275,7 +306,7 @@ class Pairwise:
         present = 1 + float(often.sum(axis=1).max())  # parties in a round
         own = prior.share(count)
         # What seems to be shared by chance adds up over peers, and more the less was seen.
-        rarely = max(1 / (1 + count / 100), min(1.0, present / self.many) ** 3)
+        rarely = max(self.few / (self.few + count), min(1.0, present / self.many) ** 3)
         typical, shared = common_level(
             distances,
             often,
@@ -286,7 +317,7 @@ class Pairwise:
             quietest_pair=self.quietest_pair,
             vote_power=self.vote_power,
         )
-        shared *= max(0.0, 1 - len(levels) ** 2 * 2.0 ** -min(count, 1000))
+        shared *= agreement(count, len(levels))
         return _Reading(distances, counts, levels, iterations, slack, typical, shared, own)
 
 
@@ -338,6 +369,12 @@ def common_level(
         if typical == before or slack == 1:  # another turn would change nothing
             break
     return typical, shared
+
+
+def agreement(count: float, parties: int) -> float:
+    """Return how much it tells that two parties agree in so many coordinates. Strangers do so once
+    in 2ⁿ where a coordinate is one of two values, as ratings may be; and there are many pairs."""
+    return float(max(0.0, 1 - parties**2 * 2.0 ** -min(count, 1000.0)))
 
 
 def chance(counts: Matrix, rarely: float, nearest: float) -> Matrix:
