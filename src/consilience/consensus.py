@@ -57,7 +57,7 @@ class Consensus:
         return tuple(said)
 
     def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return an interval for each party's noise (ivar-vb and icov-vb).
+        """Return an interval for each party's noise (pairwise, ivar-vb and icov-vb).
 
         For ICOV they cover as stated with ``posterior="joint"``; the paper's factorised posterior
         understates noise that parties share, and so do its intervals.

@@ -25,16 +25,41 @@ from consilience.estimators.marginal import Marginal
 
 def noise_intervals(beliefs: Beliefs, level: float = 0.95) -> Matrix:
     """Return the lower and upper end of each party's noise, (J, 2), at the given level."""
-    latent = beliefs.latent
-    if beliefs.variance is None or latent is None:
-        raise ConsilienceError("intervals are for methods with a posterior: ivar-vb and icov-vb")
     if not 0 < level < 1:
         raise ConsilienceError(f"a level lies between 0 and 1, found {level}")
-    spread = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(_log_variance(beliefs, latent)) / 2
+    if beliefs.slack is not None:
+        variance = _of_levels(beliefs, beliefs.slack)
+    elif beliefs.variance is not None and beliefs.latent is not None:
+        variance = _log_variance(beliefs, beliefs.latent)
+    else:
+        raise ConsilienceError("intervals are for pairwise, ivar-vb and icov-vb: others have none")
+    spread = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance) / 2
     # A noise level at the floor may be anything below what is seen: wide, but short of overflow.
     spread = np.minimum(spread, 300.0)
     ends: Matrix = beliefs.noise[:, None] * np.exp(np.outer(spread, [-1.0, 1.0]))
     return ends
+
+
+def _of_levels(beliefs: Beliefs, slack: float) -> Vector:
+    """Return the variance of each log level of `pairwise`: independent noise, about a truth of
+    which nothing is known.
+
+    With p_j the share of 1/s_j in the sum of all, I_jl = ½ n (δ_jl − √(p_j p_l))². Distances that
+    misfit ρ² times as much as by chance are those of ρ⁴ times fewer coordinates.
+    """
+    size = len(beliefs.noise)
+    information = np.zeros((size, size))
+    for block, members in zip(beliefs.evidence.blocks, beliefs.evidence.members, strict=True):
+        if members.size > 1 and (beliefs.noise[members] > 0).all():
+            share = beliefs.noise[members] ** -2
+            root = np.sqrt(share / share.sum())
+            part = (np.eye(members.size) - np.outer(root, root)) ** 2
+            information[np.ix_(members, members)] += 0.5 * block.count * part / slack**4
+    seen = np.diag(information) > 0
+    found = np.full(size, np.nan)
+    at = np.ix_(seen, seen)
+    found[seen] = np.diag(np.linalg.pinv(information[at], rcond=1e-10, hermitian=True))
+    return found
 
 
 def _log_variance(beliefs: Beliefs, latent: Latent) -> Vector:

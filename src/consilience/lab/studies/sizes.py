@@ -1,0 +1,106 @@
+"""From two parties with one number to twenty with a thousand: how large is the error?
+
+    python -m consilience.lab.studies.sizes [--out docs/data/sizes.json] [--seeds 200]
+
+Parties send y + N(0, 1). In four scenes: all of them do (clean); one is 10 standard deviations off
+in every coordinate, either way (outlier); three in ten are (outliers); or standard deviations are
+spread geometrically from 1 to 30 (spread). Mean squared errors over the seeds, of `pairwise` and of
+its peers; and the share of honest parties that are named where nobody is noisy. In a thousand
+coordinates a quarter of the seeds do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import Matrix, Vector
+from consilience.beliefs import Given
+from consilience.estimators.catalogue import resolve
+from consilience.evidence import Evidence
+
+PARTIES, COORDINATES = (2, 3, 4, 5, 7, 10, 20), (1, 2, 3, 5, 10, 30, 100, 1000)
+SCENES = {"clean": 2, "outlier": 4, "outliers": 7, "spread": 3}  # with so many parties or more
+PEERS = ("mean", "coordinate-median", "geometric-median", "ivar-vb")
+
+
+def drawn(scene: str, parties: int, size: int, seed: int) -> tuple[Matrix, Vector]:
+    """Return the updates and the truth, which is far from zero: a prior there helps nobody."""
+    random = np.random.default_rng([seed, parties, size])
+    truth = 10 * random.standard_normal(size)
+    noise, off = np.ones(parties), np.zeros((parties, size))
+    bad = {"outlier": 1, "outliers": round(0.3 * parties)}.get(scene, 0)
+    off[parties - bad :] = 10 * random.choice([-1.0, 1.0], (bad, size))
+    if scene == "spread":
+        noise = np.geomspace(1, 30, parties)
+    return truth + off + noise[:, None] * random.standard_normal((parties, size)), truth
+
+
+def errors(scene: str, parties: int, size: int, seeds: int) -> dict[str, float]:
+    """Return mean squared errors, and the share of parties that pairwise names."""
+    found = dict.fromkeys(("pairwise", *PEERS, "named"), 0.0)
+    for seed in range(seeds):
+        X, truth = drawn(scene, parties, size, seed)
+        evidence = Evidence.of(X)
+        given = Given(now=evidence.blocks[0])
+        for name in ("pairwise", *PEERS):
+            if name == "coordinate-median":
+                value = np.median(X, axis=0)
+            else:
+                beliefs = resolve(name).infer(evidence, given)  # type: ignore[union-attr]
+                value = beliefs.weights[0] @ X
+                if name == "pairwise":
+                    found["named"] += len(beliefs.reasons or ()) / parties / seeds
+            found[name] += float(np.mean((value - truth) ** 2)) / seeds
+    return found
+
+
+def rows(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each scene and size."""
+    for scene, least in SCENES.items():
+        for parties in PARTIES:
+            for size in COORDINATES if parties >= least else ():
+                some = seeds if size < 1000 else max(1, seeds // 4)
+                told = {k: float(f"{v:.4g}") for k, v in errors(scene, parties, size, some).items()}
+                yield {"scene": scene, "parties": parties, "coordinates": size, **told}
+
+
+def ratio(row: dict[str, Any]) -> float:
+    """Return the error over that of the mean, where all are equal; else over the best peer's, which
+    where noise is spread is the better one of the medians."""
+    peers = {"clean": PEERS[:1], "spread": PEERS[1:3]}.get(row["scene"], PEERS)
+    return float(row["pairwise"] / min(row[peer] for peer in peers))
+
+
+def table(found: list[dict[str, Any]], scene: str) -> str:
+    """Return the ratios of a scene as a table in Markdown."""
+    lines = ["| parties | " + " | ".join(map(str, COORDINATES)) + " |"]
+    lines.append("| --- " * (1 + len(COORDINATES)) + "|")
+    for parties in PARTIES:
+        here = [r for r in found if (r["scene"], r["parties"]) == (scene, parties)]
+        if here:
+            told = (f"{ratio(row):.2f}" for row in here)
+            lines.append(f"| {parties} | " + " | ".join(told) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run all cells, print tables and keep the errors."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/data/sizes.json"))
+    parser.add_argument("--seeds", type=int, default=200)
+    how = parser.parse_args()
+    found = list(rows(how.seeds))
+    for scene in SCENES:
+        print(scene, table(found, scene), sep="\n", flush=True)
+    lines = ",\n".join(json.dumps(row) for row in found)
+    how.out.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()
