@@ -177,7 +177,7 @@ def test_beside_copies_nobody_is_judged_by_a_length_of_zero(copies):
     x = np.arange(1.0, 6.0)
     found = cs.aggregate([*[x] * copies, 1.1 * x])
     assert not any("length" in reason for reason in found.reasons.values())
-    assert found.weights[str(copies)] > 0.01
+    assert 0 < found.weights[str(copies)] < found.weights["0"]  # those who agree are believed
 
 
 @pytest.mark.parametrize("far", [1e4, 1e8, 1e14, 1e25])

@@ -56,5 +56,6 @@ def kept_of(seen: Lasting, enough_rounds: float, outlasting: float) -> Vector:
     lasts = float(np.median(lasting_shares(seen, enough_rounds)))
     typical = (1 + lasts) * float(np.median(seen.left))
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
-    kept: Vector = np.minimum(1.0, outlasting * typical / np.maximum(own, _TINY))
-    return np.where(own > 0, kept, 1.0)
+    most = outlasting * typical
+    kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0)
+    return kept
