@@ -13,7 +13,7 @@ import consilience as cs
 from consilience import memory as remembering
 from consilience import trails as following
 from consilience.beliefs import Given, Past
-from consilience.estimators.pairwise import with_past
+from consilience.estimators.weighing import with_past
 from consilience.evidence import Block, Evidence
 from consilience.trails import Relay, Trails
 

@@ -13,7 +13,8 @@ import consilience as cs
 import naive
 from consilience.beliefs import Given, Lasting
 from consilience.estimators.levels import Descent, covariance_of, fit_levels
-from consilience.estimators.pairwise import _ALLOWED, trust, votes
+from consilience.estimators.pairwise import _ALLOWED
+from consilience.estimators.weighing import trust, votes
 from consilience.evidence import pooled_distances
 from consilience.lab.attacks import MALFORMED, NEEDS_TRAINING, SUITE, Knowledge, make
 from rounds import SCENARIOS, scenario

@@ -26,11 +26,11 @@ from consilience.evidence import Block
 _MANY = 1 << 12  # coordinates: with more, a prior worth 64 of them changes next to nothing
 _COORDINATES = 2.0 ** np.arange(-2, 7)  # ν, a grid
 _FARTHER = 2.0 ** np.arange(-4, 0.1, 0.5)  # the scale of F, over the typical distance: a grid
-_QUANTILES = 256  # of the distances stand for all of them
+_QUANTILES = 256  # of the distances, in place of all of them
 _SKEWED = 0.29  # the median of medians of χ²_n/n is about (1 − 0.29/n)³
 _CLOSEST = 1e-9  # of the typical distance: closer ones count as this
 _FEWEST = 1e-3  # coordinates: in place of none
-_ACCUSED = 0.01  # a chance in a hundred that anybody of a round is named who is like the others
+_ACCUSED = 0.01  # of the rounds of equal parties may name somebody
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def learnt(distances: Matrix, counts: Matrix) -> Prior:
     if typical == 0:  # most are copies: there is no noise to draw anybody towards
         return Prior(0.0, 0.0)
     seen = distances[np.triu(met, 1)] / typical
-    weight = 2 / len(distances)  # of a pair: J parties are as many draws, not as their pairs
+    weight = 2 / len(distances)  # of a pair: J parties are J draws, not J(J − 1)/2
     if seen.size > _QUANTILES:
         weight *= seen.size / _QUANTILES
         seen = np.quantile(seen, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
@@ -103,8 +103,9 @@ def _log_likelihood(seen: Vector, count: float) -> Matrix:
 def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[np.bool_]:
     """Tell which parties' levels, relative to the typical one, chance does not explain.
 
-    Once in a hundred rounds of equal parties it makes somebody's seem so. ``known`` are the
-    coordinates behind each level, ``share`` how much of the distances was their own.
+    A test at the level of one in a hundred for all parties of a round together (Snedecor's F).
+    ``known`` are the coordinates behind each level, ``share`` how much of the distances was their
+    own before they were drawn together.
     """
     from scipy.special import fdtri
 

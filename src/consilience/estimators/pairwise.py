@@ -30,16 +30,14 @@ docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from numbers import Real
-from statistics import median_low
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from consilience.arrays import Matrix, Vector
-from consilience.beliefs import NOTHING, Beliefs, Given, Lasting, Past
+from consilience.beliefs import NOTHING, Beliefs, Given, Lasting
 from consilience.errors import ConsilienceError
 from consilience.estimators.certainty import beyond_chance, learnt, steadied
 from consilience.estimators.degenerate import infer_from_meetings
@@ -52,14 +50,21 @@ from consilience.estimators.levels import (
 )
 from consilience.estimators.persistence import kept_of, lasting_shares, slack_from
 from consilience.estimators.reasons import REMARKABLE, TOGETHER, explain, groups_of
-from consilience.evidence import Block, Evidence, pooled_distances, residuals
+from consilience.estimators.weighing import (
+    at_most_half,
+    bounded,
+    claims,
+    shorth,
+    trust,
+    typical_of,
+    votes,
+    with_past,
+)
+from consilience.evidence import Evidence, pooled_distances
 from consilience.updates.votes import at_most_a_third, middle
 
 # Guards against rounding and endless loops: no choice of method.
 _TINY = 1e-300  # in place of a zero to divide by
-_SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
-_MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
-_RARELY = 3  # standard deviations: what chance does not do
 _BY_CHANCE = 0.67  # of a standard deviation: half of all that is normal is within it
 _TURNS = 3  # who is typical depends on who counts, and a little the other way round
 
@@ -141,10 +146,11 @@ class Pairwise:
     - ``most_heed``: times that of the median party, lest two copies near the mean decide.
     - ``loudest``: typical lengths up to which a party is heard in full, slack permitting. With 1.5
       accuracy is lost where data differ and nobody attacks.
-    - ``quiet``: a party quieter than typical counts up to as much more as the width of the closest
-      half of the levels to this power. Where half agree, that is nothing: anybody can be quiet.
-    - ``doubt``: added to ρ, as sides of a triangle are, where nothing of a distance is its own. The
-      less levels are known, the more they may differ.
+    - ``quiet``: a party quieter than typical may count for more: up to this power of the ratio
+      between the largest and the smallest level of the closest half. Where half of the levels
+      agree, that is one: anybody can be quiet.
+    - ``doubt``: the slack of trust is √(ρ² + doubt²) where distances say nothing of their own, and
+      ρ where they say all. The less levels are known, the more they may differ.
     - ``longest``: typical lengths that a residual counts for at most in its round: nobody's pull is
       more than three honest votes'.
 
@@ -305,7 +311,8 @@ class Pairwise:
         relative = levels / middle(levels, evidence.counts)
         present = 1 + float(often.sum(axis=1).max())  # parties in a round
         own = prior.share(count)
-        # What seems to be shared by chance adds up over peers, and more the less was seen.
+        # By chance strangers seem to share something: more where few coordinates were seen, and
+        # where there are many peers, over whom it adds up.
         rarely = max(self.few / (self.few + count), min(1.0, present / self.many) ** 3)
         typical, shared = common_level(
             distances,
@@ -348,13 +355,14 @@ def common_level(
     """Return the typical level t, and how much of a voice each two parties share: κ^m, (J, J).
 
     With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
-    ``often`` is in how much of what was seen of a party the other was there; ``heed`` how much each
-    level counts in t, by what was seen of it: past ids have no more say than those who stay.
+    ``often`` is the share of a party's coordinates that it met the other in. ``heed`` is how much
+    each level counts in t; it grows with what was seen of a party, so that past ids have no more
+    say than those who stay.
     ``nearest`` is where correlation begins, as a share of the expected distance: see `chance`.
     """
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
     typical, shared, sums = (
-        _middle(levels, at_most_a_third(heed)),
+        typical_of(levels, at_most_a_third(heed)),
         np.zeros_like(distances),
         levels[:, None] + levels,
     )
@@ -364,7 +372,7 @@ def common_level(
         shared = np.where(often > 0, near**doubt, 0.0)
         before, typical = (
             typical,
-            _middle(levels, at_most_a_third(votes(often * shared, vote_power) * heed)),
+            typical_of(levels, at_most_a_third(votes(often * shared, vote_power) * heed)),
         )
         if typical == before or slack == 1:  # another turn would change nothing
             break
@@ -372,8 +380,11 @@ def common_level(
 
 
 def agreement(count: float, parties: int) -> float:
-    """Return how much it tells that two parties agree in so many coordinates. Strangers do so once
-    in 2ⁿ where a coordinate is one of two values, as ratings may be; and there are many pairs."""
+    """Return how much it means that two parties send the same, from 0 to 1.
+
+    Where a coordinate has two values, as a rating may have, two strangers agree in n of them once
+    in 2ⁿ. There are about J² pairs that may do so.
+    """
     return float(max(0.0, 1 - parties**2 * 2.0 ** -min(count, 1000.0)))
 
 
@@ -388,97 +399,6 @@ def chance(counts: Matrix, rarely: float, nearest: float) -> Matrix:
     near = np.maximum(1 - variance - rarely * np.sqrt(variance), nearest)
     found: Matrix = 1 - near * near * near  # a power takes ten times as long
     return found
-
-
-def votes(shared: Matrix, power: float) -> Vector:
-    """Return each party's vote: (1 + Σ_l κ_jl^m) to minus this power."""
-    size: Vector = 1 + shared.sum(axis=1)
-    return size**-power
-
-
-def with_past(relative: Vector, evidence: Evidence, past: Past | None) -> Vector:
-    """Return relative levels together with what rounds said that are no longer evidence.
-
-    The geometric mean by what both are worth; but a quiet past is no licence: it explains no more
-    of a loud present than chance does, three standard deviations.
-    """
-    if past is None:
-        return relative
-    before, worth = past.of(evidence.parties)
-    share = worth / (worth + evidence.worth)
-    both = relative ** (1 - share) * before**share
-    least = relative / (1 + _RARELY * np.sqrt(2 / evidence.worth))
-    together: Vector = np.maximum(both, least)
-    return together
-
-
-def trust(relative: Vector, slack: float, loudest: float, most: float = 1.0) -> Vector:
-    """Return how much of its vote a party keeps, given its level relative to the typical one; a
-    quieter one has more than its vote, up to ``most``."""
-    length = np.sqrt(np.maximum(relative, _TINY))
-    full = min(loudest, slack)
-    kept = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
-    more: Vector = np.where(length < 1, np.minimum(most, length**-2), kept)
-    return more
-
-
-def shorth(values: Vector) -> float:
-    """Return the width of the shortest interval that holds more than half of the values."""
-    ordered, more = np.sort(values), len(values) // 2
-    return float((ordered[more:] - ordered[: len(values) - more]).min())
-
-
-def claims(
-    parties: tuple[str, ...], sample_counts: Mapping[str, float] | None, most: float
-) -> Vector:
-    """Return how much more than its vote a party gets for the samples it says it has, 1/most to
-    most. A claim nobody can check; what more samples are worth shows in the noise level anyway.
-    """
-    if not sample_counts:
-        return np.ones(len(parties))
-    typical = median_low(sample_counts.values())
-    said = np.array([sample_counts.get(party, typical) for party in parties])
-    with np.errstate(over="ignore"):  # a claim may be as large as a number can be
-        return np.clip(said / typical, 1 / most, most)
-
-
-def bounded(weights: Vector, now: Block, longest: float) -> tuple[Vector, Vector]:
-    """Bound what each party's pull comes to in this very round; return also the lengths.
-
-    Levels remember; a party may have been quiet until now. No residual counts for more than
-    ``longest`` typical ones. A heavy party is close to a consensus of its own making, so no party
-    has more than a third of the say in what is typical: nobody is the measure of all the others.
-    """
-    distances = now.distances[:-1, :-1]
-    # Of copies all but one are at no distance from their mean: no length to compare others with.
-    least = _SHORTEST * np.sqrt(now.least_distance / 2) if now.least_distance < np.inf else 1.0
-    # To begin with, about the middle of most parties: a far one that weighs much would be left
-    # behind in small steps only.
-    lengths = np.sqrt(now.typical_distances / (now.typical or 1.0))
-    kept = np.minimum(1.0, longest / np.maximum(lengths, 1.0))
-    for _ in range(_MOST_TURNS):
-        w = at_most_half(weights * kept)
-        lengths = np.sqrt(np.maximum(residuals(distances, w / w.sum()), 0.0))
-        typical = _middle(np.maximum(lengths, least), at_most_a_third(w))
-        lengths /= typical
-        before, kept = kept, np.minimum(1.0, longest / np.maximum(lengths, 1.0))
-        if np.abs(kept - before).max() < _STEADY:
-            break
-    return weights * kept, lengths
-
-
-def at_most_half(weights: Vector) -> Vector:
-    """Return the weights, none larger than that of all the others together.
-
-    However well one party fits, the others are the only witnesses to that.
-    """
-    others = float(np.sort(weights)[:-1].sum())
-    return np.minimum(weights, others) if others > 0 else weights
-
-
-def _middle(values: Vector, weights: Vector) -> float:
-    """Return the weighted median of positive values, on the scale of their logarithms."""
-    return float(np.exp(middle(np.log(values), weights)))
 
 
 def _check(name: str, value: object, least: float, most: float) -> None:

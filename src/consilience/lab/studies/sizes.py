@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from consilience import aggregate
 from consilience.arrays import Matrix, Vector
-from consilience.beliefs import Given
-from consilience.estimators.catalogue import resolve
-from consilience.evidence import Evidence
 
 PARTIES, COORDINATES = (2, 3, 4, 5, 7, 10, 20), (1, 2, 3, 5, 10, 30, 100, 1000)
 SCENES = {"clean": 2, "outlier": 4, "outliers": 7, "spread": 3}  # with so many parties or more
@@ -46,17 +44,11 @@ def errors(scene: str, parties: int, size: int, seeds: int) -> dict[str, float]:
     found = dict.fromkeys(("pairwise", *PEERS, "named"), 0.0)
     for seed in range(seeds):
         X, truth = drawn(scene, parties, size, seed)
-        evidence = Evidence.of(X)
-        given = Given(now=evidence.blocks[0])
         for name in ("pairwise", *PEERS):
-            if name == "coordinate-median":
-                value = np.median(X, axis=0)
-            else:
-                beliefs = resolve(name).infer(evidence, given)  # type: ignore[union-attr]
-                value = beliefs.weights[0] @ X
-                if name == "pairwise":
-                    found["named"] += len(beliefs.reasons or ()) / parties / seeds
-            found[name] += float(np.mean((value - truth) ** 2)) / seeds
+            consensus = aggregate(X, name)
+            found[name] += float(np.mean((consensus.value - truth) ** 2)) / seeds
+            if name == "pairwise":
+                found["named"] += len(consensus.reasons) / parties / seeds
     return found
 
 
