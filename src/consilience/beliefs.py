@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.arrays import Matrix, Vector
 from consilience.evidence import Block, Evidence
+from consilience.passes.corroborate import Corroboration
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,7 @@ class Beliefs:
     groups: tuple[tuple[str, ...], ...] = ()  # parties that move together, where the method tells
     reasons: Mapping[str, str] | None = None  # of parties that stand out, where the method tells
     slack: float | None = None  # how far levels were believed, `pairwise` only
+    corroboration: Corroboration | None = None  # what others must stand beside; None: nothing
 
     @property
     def parties(self) -> tuple[str, ...]:

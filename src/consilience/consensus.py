@@ -11,6 +11,7 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.judgement import Judgement
 from consilience.estimators.uncertainty import noise_intervals
 
+_ALONE = 0.25  # of a party's squared difference: worth a word from here on
 _MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
 
 
@@ -29,13 +30,26 @@ class Consensus:
     diagnostics: dict[str, Any] = field(repr=False)
     center_weight: float = 0.0  # what the parties' weights lack to one, where there is a prior
     judgement: Judgement | None = field(default=None, repr=False)
+    # What share of a party's squared difference from the others was on its word alone, and not
+    # heard; empty where nobody had to stand beside it.
+    uncorroborated: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def reasons(self) -> dict[str, str]:
         """Why each party stands out that does, or was rejected: the same whatever the method."""
         found = {} if self.judgement is None else self.judgement.reasons
-        here = {party: found[party] for party in self.parties if party in found}
+        here = {
+            party: "; ".join(said)
+            for party in self.parties
+            if (said := [*([found[party]] if party in found else []), *self._alone(party)])
+        }
         return {**here, **self.rejected}
+
+    def _alone(self, party: str) -> list[str]:
+        share = self.uncorroborated.get(party, 0.0)
+        if share < _ALONE:
+            return []
+        return [f"{100 * share:.0f} % of its difference is its word alone: not heard"]
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:

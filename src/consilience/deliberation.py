@@ -23,11 +23,13 @@ from consilience.estimators.judgement import Judgement
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
+from consilience.passes.corroborate import Corroboration, Voices, corroborated
 from consilience.text import shown
 
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
 # elsewhere; if by more, something hides between the sampled coordinates, and all are looked at.
 _SURPRISE = 0.02
+_PLACES = 4096  # coordinates that show whether parties know what nobody else does
 _REASON = 1000  # characters; what a reason quotes is a stranger's
 
 
@@ -63,11 +65,14 @@ class Engine(Protocol):
         """Return the parties' coordinates at some places, in ascending order: (J, n)."""
         ...
 
-    def combine(self, weights: Vector, ring: Positions | None) -> Vector:
-        """Form the weighted sum (the last weight is the centre's), and return each party's mean
-        squared distance from the one before it in the ring, an order of all parties, if there is
-        one. Where these are not finite, parties whose updates are unusable are left out from then
-        on."""
+    def combine(
+        self, weights: Vector, ring: Positions | None, voices: Voices | None
+    ) -> tuple[Vector, Vector]:
+        """Form the weighted sum (the last weight is the centre's), with voices cut off where
+        nobody stands beside a party. Return each party's mean squared distance from the one before
+        it in the ring, an order of all parties, if there is one; and the mean square of what was
+        cut off. Where these are not finite, parties whose updates are unusable are left out from
+        then on."""
         ...
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
@@ -133,8 +138,10 @@ class _Round:
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
+        weights, voices = self._corroborated(weights, beliefs.corroboration, random)
         self._took("inference", started)
-        if not self._combined(block, weights, random):
+        alone = self._combined(block, weights, voices, random)
+        if alone is None:
             explained = engine.parties != block.parties  # an unusable update is out
             return self.weighed(
                 estimator, memory, sample_counts, random, exact=exact or not explained
@@ -143,7 +150,7 @@ class _Round:
         if memory is not None:
             memory.keep(now, beliefs, relay)
         return self._concluded(
-            value, weights, Judgement(evidence, given, beliefs), block, beliefs=beliefs
+            value, weights, Judgement(evidence, given, beliefs), block, beliefs=beliefs, alone=alone
         )
 
     def reduced(self, rule: TrimmedMean, random: np.random.Generator, *, exact: bool) -> Consensus:
@@ -168,8 +175,24 @@ class _Round:
         (block,) = now.blocks
         return now, block
 
-    def _combined(self, block: Block, weights: Vector, random: np.random.Generator) -> bool:
-        """Have the sum formed; tell whether the evidence it rests on is that of all coordinates.
+    def _corroborated(
+        self, weights: Vector, rule: Corroboration | None, random: np.random.Generator
+    ) -> tuple[Vector, Voices | None]:
+        """Return the weights that count, and the voices that others must be among; None where
+        nobody asks for them. The last weight, the centre's, stays."""
+        size = self.engine.size
+        if rule is None or len(weights) < 3 or not (rule.always or size >= _PLACES):
+            return weights, None
+        edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
+        places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
+        counted, voices = corroborated(self.engine.look(places), weights[:-1], rule)
+        return np.append(counted, weights[-1]), voices
+
+    def _combined(
+        self, block: Block, weights: Vector, voices: Voices | None, random: np.random.Generator
+    ) -> Vector | None:
+        """Have the sum formed; return the share of each party's squared difference that was cut
+        off, or None if the evidence it rests on is not that of all coordinates.
 
         Sampled and exact distances are compared for a ring of pairs, drawn at random. All may
         differ by one factor, as weights do not depend on it and heavy tails lead to it; a pair
@@ -179,12 +202,16 @@ class _Round:
         engine, count = self.engine, len(block.parties)
         ring = random.permutation(count)
         sampled = block.count < engine.size and count > 1
-        apart = engine.combine(weights, ring if sampled else None)
+        apart, alone = engine.combine(weights, ring if sampled else None, voices)
         self._took("combination", started)
         if engine.parties != block.parties:
-            return False
+            return None
         seen = block.distances[ring, np.roll(ring, 1)]
-        return not sampled or _unsurprising(apart[ring], seen, block.count)
+        if sampled and not _unsurprising(apart[ring], seen, block.count):
+            return None
+        if voices is None:
+            return np.zeros(0)
+        return np.minimum(alone / np.maximum(block.residuals(weights)[:-1], 1e-300), 1.0)
 
     def _concluded(
         self,
@@ -195,6 +222,7 @@ class _Round:
         *,
         beliefs: Beliefs | None = None,
         noise: Vector | None = None,
+        alone: Vector | None = None,
     ) -> Consensus:
         """Put the results in the caller's order, and count the parties that have a say."""
         engine = self.engine
@@ -203,7 +231,7 @@ class _Round:
         told = {} if beliefs is None else _told_by(beliefs, engine.parties)
         noise = told["noise"] if noise is None else noise
         covariance: Matrix | None = told.get("covariance")
-        said = weights[:-1]
+        said, cut = weights[:-1], np.zeros(0) if alone is None else alone
         diagnostics = {
             "iterations": 0 if beliefs is None else beliefs.iterations,
             "converged": True if beliefs is None else beliefs.converged,
@@ -224,6 +252,9 @@ class _Round:
             diagnostics,
             float(weights[-1]),
             judgement,
+            {}
+            if not cut.size
+            else {p: float(cut[position[p]]) for p in engine.given if p in position},
         )
 
     def _took(self, step: str, started: float) -> None:

@@ -32,6 +32,7 @@ from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
+from consilience.passes.corroborate import Voices
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates, nobody_left
 
@@ -76,10 +77,17 @@ class Shard:
         """Return what the parties sent at some places of the shard."""
         return self.engine(bad).look(places)
 
-    def combine(self, bad: Mapping[str, str], weights: Vector, ring: Positions | None) -> Formed:
+    def combine(
+        self,
+        bad: Mapping[str, str],
+        weights: Vector,
+        ring: Positions | None,
+        voices: Voices | None,
+    ) -> Formed:
         """Form the shard of the consensus."""
         engine = self.engine(bad)
-        return Formed(engine, (engine.combine(weights, ring) * engine.size,))
+        apart, alone = engine.combine(weights, ring, voices)
+        return Formed(engine, (apart * engine.size, alone * engine.size))
 
     def reduce(self, bad: Mapping[str, str], rule: TrimmedMean, exact: bool) -> Formed:
         """Form the shard of a coordinate-wise rule's value."""
@@ -173,9 +181,12 @@ class Shards:
         ]
         return np.hstack(self.client.gather(futures))
 
-    def combine(self, weights: Vector, ring: Positions | None) -> Vector:
+    def combine(
+        self, weights: Vector, ring: Positions | None, voices: Voices | None
+    ) -> tuple[Vector, Vector]:
         """Have each worker form its shards of the sum; only a few numbers come back."""
-        return self._formed(Shard.combine, weights, ring)[0]
+        apart, alone = self._formed(Shard.combine, weights, ring, voices)
+        return apart, alone
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
         """Have each worker form its shards of a coordinate-wise rule's value."""

@@ -11,6 +11,7 @@ from consilience.arrays import Array, Positions, Vector
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Evidence
 from consilience.passes.combine import combine, reduce
+from consilience.passes.corroborate import Voices
 from consilience.passes.observe import ignored, observe, screened
 from consilience.updates.tensors import Storage
 from consilience.updates.trees import Path
@@ -57,13 +58,15 @@ class InProcess:
         """Return the parties' coordinates at some places."""
         return self.updates.look(places)
 
-    def combine(self, weights: Vector, ring: Positions | None) -> Vector:
+    def combine(
+        self, weights: Vector, ring: Positions | None, voices: Voices | None
+    ) -> tuple[Vector, Vector]:
         """Form the sum; where it is not finite, drop unusable updates."""
         tell = self.tell("combination")
-        apart = combine(self.updates, weights, self._room, ring, tell)
+        apart, alone = combine(self.updates, weights, self._room, ring, tell, voices)
         if np.isnan(apart).any():
             self.updates = screened(self.updates)
-        return apart
+        return apart, alone
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
         """Form what a coordinate-wise rule makes of the updates, unusable ones left out."""

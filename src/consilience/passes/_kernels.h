@@ -386,6 +386,104 @@ TARGET static int NAME(trim)(const Row *rows, Py_ssize_t count, Py_ssize_t cut, 
     return never == 0;
 }
 
+/* Finds, in each column, the value that more than `depth` of the voices reach: from above, or with
+`sign` -1 from below. */
+TARGET static void NAME(reach)(const T *block, Py_ssize_t parties, const T *voices, T depth, T sign,
+                               T *restrict bound)
+{
+    T heard[COLUMNS], top[COLUMNS], own[COLUMNS];
+    for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+        bound[k] = (T)INFINITY;
+        heard[k] = 0;
+    }
+    int left = 1;
+    for (Py_ssize_t step = 0; left && step < parties; step++) { /* down to the next value */
+        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+            top[k] = -(T)INFINITY;
+            own[k] = 0;
+        }
+        for (Py_ssize_t j = 0; j < parties; j++) {
+            const T *restrict row = block + j * COLUMNS;
+            T voice = voices[j];
+            for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+                T x = sign * row[k];
+                x = x < bound[k] ? x : -(T)INFINITY;
+                own[k] = x > top[k] ? voice : x == top[k] ? own[k] + voice : own[k];
+                top[k] = x > top[k] ? x : top[k];
+            }
+        }
+        left = 0;
+        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+            int on = heard[k] <= depth;
+            bound[k] = on ? top[k] : bound[k];
+            heard[k] = on ? heard[k] + own[k] : heard[k];
+            left |= heard[k] <= depth;
+        }
+    }
+    for (Py_ssize_t k = 0; k < COLUMNS; k++)
+        bound[k] *= sign;
+}
+
+/* Forms at most COLUMNS numbers of the sum in which none of the first `parties` rows counts further
+beyond the span that more than `depth` of the voices reach than `headroom` times its width. Adds
+each one's squares of what was cut off to `alone`, and the ring's squared distances to `squares`.
+Returns whether all of it is finite; where it is not, the squares are left as they were. */
+TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_t parties,
+                                    const double *weights, const double *given, double depth,
+                                    double headroom, Py_ssize_t at, Py_ssize_t n, const Row *out,
+                                    void *buffer, Py_ssize_t ring, double *squares, double *alone,
+                                    double *found)
+{
+    T *block = buffer, *voices = block + count * COLUMNS;
+    T least[COLUMNS], most[COLUMNS], y[COLUMNS];
+    for (Py_ssize_t j = 0; j < count; j++) {
+        T *row = block + j * COLUMNS;
+        NAME(convert)(rows + j, at, n, row);
+        for (Py_ssize_t k = n; k < COLUMNS; k++)
+            row[k] = 0;
+    }
+    double never = NAME(never)(block, count * COLUMNS);
+    for (Py_ssize_t j = 0; j < parties; j++)
+        voices[j] = (T)given[j];
+    NAME(reach)(block, parties, voices, (T)depth, 1, most);
+    NAME(reach)(block, parties, voices, (T)depth, -1, least);
+    for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+        T beyond = (T)headroom * most[k] - (T)headroom * least[k];
+        most[k] += beyond;
+        least[k] -= beyond;
+        y[k] = 0;
+    }
+    for (Py_ssize_t j = 0; j < count; j++) {
+        const T *restrict row = block + j * COLUMNS;
+        T w = (T)weights[j], cut = 0;
+        if (j < parties)
+            for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+                T x = row[k] < least[k] ? least[k] : row[k] > most[k] ? most[k] : row[k];
+                y[k] += w * x;
+                cut += (row[k] - x) * (row[k] - x);
+            }
+        else
+            for (Py_ssize_t k = 0; k < COLUMNS; k++)
+                y[k] += w * row[k];
+        found[j] = cut;
+        never += cut * 0;
+    }
+    double *apart = found + count;
+    for (Py_ssize_t j = 0; j < ring; j++) {
+        apart[j] = NAME(apart)(block + j * COLUMNS, block + ((j > 0 ? j : ring) - 1) * COLUMNS, n);
+        never += apart[j] * 0;
+    }
+    never += NAME(never)(y, n);
+    NAME(store)(y, n, out, at);
+    if (never != 0)
+        return 0;
+    for (Py_ssize_t j = 0; j < parties; j++)
+        alone[j] += found[j];
+    for (Py_ssize_t j = 0; j < ring; j++)
+        squares[j] += apart[j];
+    return 1;
+}
+
 #undef LANES
 #undef T
 #undef BYTES

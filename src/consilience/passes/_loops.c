@@ -8,6 +8,7 @@ within a chunk are of the type of the numbers, sums over chunks are double. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -141,6 +142,9 @@ typedef struct {
                    void *, Py_ssize_t, Py_ssize_t, double *, double *);
     int (*trim)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, const Row *, void *,
                 double *, double *);
+    int (*corroborate)(const Row *, Py_ssize_t, Py_ssize_t, const double *, const double *, double,
+                       double, Py_ssize_t, Py_ssize_t, const Row *, void *, Py_ssize_t, double *,
+                       double *, double *);
 } Kernels;
 
 typedef struct {
@@ -148,7 +152,8 @@ typedef struct {
     Kernels single, wide;
 } Set;
 
-#define KERNELS(name) {room_##name, gram_##name, flush_##name, combine_##name, trim_##name}
+#define KERNELS(name)                                                                              \
+    {room_##name, gram_##name, flush_##name, combine_##name, trim_##name, corroborate_##name}
 #define SET(set) {#set, KERNELS(set##_float), KERNELS(set##_double)}
 
 static const Set sets[] = {
@@ -179,7 +184,7 @@ typedef struct {
     Py_ssize_t count, held, length; /* length: of rows and output; -1 while nothing told it */
 } Call;
 
-#define OTHERS 4
+#define OTHERS 5
 #define MOST_ROWS (sizeof(void *) > 4 ? 1 << 28 : 1 << 13) /* no product of sizes overflows */
 
 static void end(Call *call)
@@ -488,6 +493,67 @@ end:
     return good ? PyLong_FromSsize_t(finite ? seen : -1) : NULL;
 }
 
+PyDoc_STRVAR(corroborate_doc,
+"corroborate(rows, codes, weights, voices, depth, headroom, out, code, squares, alone, wide)\n\n"
+"As combine, but none of the first rows, one for each voice, counts further beyond the others than\n"
+"they lie apart: in each column, beyond the span that more than `depth` of the voices reach from\n"
+"either side by `headroom` times its width. Add the squares of what was cut off to alone, float64.");
+
+static PyObject *corroborate(PyObject *self, PyObject *args)
+{
+    PyObject *objects, *given, *said, *target, *distances, *lost;
+    const char *codes, *code;
+    double depth, headroom;
+    Row out;
+    int wide, good = 0, finite = 1, there = 1;
+    Call call;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OyOOddOyOOp", &objects, &codes, &given, &said, &depth, &headroom,
+                          &target, &code, &distances, &lost, &wide))
+        return NULL;
+    if (!begin(&call, objects, codes) || !take(&call, target, PyBUF_WRITABLE, code[0], &out))
+        goto end;
+    const double *weights = also(&call, given, PyBUF_SIMPLE, call.count);
+    Py_ssize_t parties = PyObject_Size(said);
+    const double *voices = also(&call, said, PyBUF_SIMPLE, parties);
+    Py_ssize_t ring = distances == Py_None ? 0 : PyObject_Size(distances);
+    double *squares = also(&call, distances, PyBUF_WRITABLE, ring);
+    double *alone = also(&call, lost, PyBUF_WRITABLE, parties);
+    if (PyErr_Occurred())
+        goto end;
+    for (Py_ssize_t j = 0; j < call.count; j++)
+        there &= call.rows[j].data != NULL;
+    if (!there || out.data == NULL || weights == NULL || voices == NULL || alone == NULL ||
+        parties > call.count || ring > call.count) {
+        PyErr_SetString(PyExc_ValueError, "expected rows, weights, voices, and room for all of it");
+        goto end;
+    }
+    size_t numbers = (call.count + 1) * COLUMNS + 3 * call.count;
+    double *found = PyMem_RawMalloc(numbers * sizeof(double));
+    if (found == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    void *room = found + 2 * call.count;
+    const Set *set = in_use;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < call.length; at += COLUMNS) {
+        Py_ssize_t n = LESSER(COLUMNS, call.length - at);
+        if (wide || !set->single.corroborate(call.rows, call.count, parties, weights, voices, depth,
+                                             headroom, at, n, &out, room, ring, squares, alone,
+                                             found))
+            finite &= set->wide.corroborate(call.rows, call.count, parties, weights, voices, depth,
+                                            headroom, at, n, &out, room, ring, squares, alone,
+                                            found);
+    }
+    Py_END_ALLOW_THREADS
+    PyMem_RawFree(found);
+    good = 1;
+end:
+    end(&call);
+    return good ? PyBool_FromLong(finite) : NULL;
+}
+
 static PyObject *use(PyObject *self, PyObject *args)
 {
     const char *wanted;
@@ -528,6 +594,7 @@ static PyMethodDef methods[] = {
     {"gram", gram, METH_VARARGS, gram_doc},
     {"combine", combine, METH_VARARGS, combine_doc},
     {"trim", trim, METH_VARARGS, trim_doc},
+    {"corroborate", corroborate, METH_VARARGS, corroborate_doc},
     {"use", use, METH_VARARGS, "use(name)\n\nTake the loops for this set of instructions."},
     {"in_use", used, METH_NOARGS, "The set in use."},
     {"available", available, METH_NOARGS, "The sets this machine has, the best first."},

@@ -27,6 +27,20 @@ def trim(
     wide: bool,
     /,
 ) -> int: ...
+def corroborate(
+    rows: Sequence[Array],
+    codes: bytes,
+    weights: Vector,
+    voices: Vector,
+    depth: float,
+    headroom: float,
+    out: Array,
+    code: bytes,
+    squares: Vector | None,
+    alone: Vector,
+    wide: bool,
+    /,
+) -> bool: ...
 def use(name: str, /) -> None: ...
 def in_use() -> str: ...
 def available() -> list[str]: ...

@@ -3,6 +3,9 @@
 Evidence from a sample of the coordinates is checked while the sum is formed: the parties stand in a
 **ring**, and each one's squared distance from the one before it is measured in all coordinates. The
 ring is drawn anew each time, so that no party knows who will be beside it.
+
+Where nothing is to count on the word of one, the sum is cut off coordinate by coordinate: see
+`corroborate`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import numpy as np
 
 from consilience.arrays import Array, Positions, Spans, Vector
 from consilience.passes import loops
+from consilience.passes.corroborate import Voices
 from consilience.passes.observe import Tell, ignored
 from consilience.passes.parallel import in_order, stripes
 from consilience.passes.sampling import SMALL
@@ -31,13 +35,15 @@ def combine(
     room: Room,
     ring: Positions | None = None,
     tell: Tell = ignored,
-) -> Vector:
+    voices: Voices | None = None,
+) -> tuple[Vector, Vector]:
     """Form y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes; ``weights`` ends with that of
     the centre.
 
     ``ring`` is an order of all parties: return each one's mean squared distance from the one before
-    it, zero without a ring. All are NaN where an update, or the sum, is not finite; every
-    coordinate is formed all the same.
+    it, zero without a ring. With ``voices`` nobody counts far beyond them: return also the mean
+    square of what each party said on its word alone. All are NaN where an update, or the sum, is
+    not finite; every coordinate is formed all the same.
     """
     value = _Value(updates, room)
     centred = weights[-1] != 0 and updates.center is not None
@@ -45,9 +51,11 @@ def combine(
     chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # of nobody the sum is zero
     said = np.append(weights[chosen], weights[-1]) if centred else weights[chosen]
     wide, use = updates.wide, updates.loops or loops.current
+    heard = None if voices is None else voices._replace(said=voices.said[chosen])
 
-    def form(mine: Spans) -> tuple[Vector | None, bool]:
+    def form(mine: Spans) -> tuple[Vector | None, Vector, bool]:
         squares, finite = None if ring is None else np.zeros(len(ring)), True
+        alone = np.zeros(len(chosen))
         for start, stop in mine:
             for piece in updates.pieces(start, stop):
                 rows, codes = updates.rows(piece, chosen)
@@ -55,17 +63,25 @@ def combine(
                     origin, code = updates.origin(piece)
                     rows, codes = [*rows, origin], codes + code  # type: ignore[list-item]
                 out, code = value.place(piece)
-                finite &= use.combine(rows, codes, said, out, code, squares, wide)
+                if heard is None:
+                    finite &= use.combine(rows, codes, said, out, code, squares, wide)
+                else:
+                    finite &= use.corroborate(
+                        rows, codes, said, *heard, out, code, squares, alone, wide
+                    )
                 value.keep(piece, out)
             tell(stop - start)
-        return squares, finite
+        return squares, alone, finite
 
-    apart, finite = np.zeros(len(weights) - 1), True
-    for squares, good in in_order(form, stripes([(0, updates.size)], len(said))):
+    apart, alone, finite = np.zeros(len(weights) - 1), np.zeros(len(weights) - 1), True
+    for squares, cut, good in in_order(form, stripes([(0, updates.size)], len(said))):
         finite &= good
+        alone[chosen] += cut
         if squares is not None:
             apart[ring] += squares
-    return apart / updates.size if finite else np.full(len(apart), np.nan)
+    alone[weights[:-1] == 0] = 0.0  # who has no say has nothing cut off
+    unknown = 0.0 if finite else np.nan
+    return apart / updates.size + unknown, alone / updates.size + unknown
 
 
 def reduce(

@@ -85,6 +85,46 @@ def trim(
     return int(out.numel()) if finite else -1
 
 
+def corroborate(
+    rows: Sequence[Row],
+    codes: bytes,
+    weights: Vector,
+    voices: Vector,
+    depth: float,
+    headroom: float,
+    out: Row,
+    code: bytes,
+    squares: Vector | None,
+    alone: Vector,
+    wide: bool,
+) -> bool:
+    """As `combine`, with what stands beyond the reach of more than ``depth`` voices cut off."""
+    finite, parties = True, len(voices)
+    for at in range(0, out.numel(), _CHUNK):
+        X = _stacked([row[at : at + _CHUNK] for row in rows], True)
+        order = X[:parties].argsort(dim=0)
+        sorted_, said = X[:parties].gather(0, order), X.new_tensor(voices)[order]
+        low = (said.cumsum(0) > depth).int().argmax(dim=0, keepdim=True)
+        high = (said.flip(0).cumsum(0) > depth).int().argmax(dim=0, keepdim=True)
+        least, most = sorted_.gather(0, low), sorted_.flip(0).gather(0, high)
+        beyond = headroom * most - headroom * least
+        heard = X.clone()
+        heard[:parties] = X[:parties].clamp(least - beyond, most + beyond)
+        y = X.new_tensor(weights) @ heard
+        cut = _fetched(((X - heard) ** 2).sum(dim=1))[:parties]
+        ring = X[: 0 if squares is None else len(squares)]
+        apart = _fetched(((ring - ring.roll(1, 0)) ** 2).sum(dim=1))
+        good = bool(X.isfinite().all()) and bool(y.isfinite().all())
+        good &= bool(np.isfinite(cut).all() and np.isfinite(apart).all())
+        _store(y, out[at : at + _CHUNK])
+        finite &= good
+        if good:
+            alone += cut
+            if squares is not None:
+                squares += apart
+    return finite
+
+
 def _stacked(rows: Sequence[Row], wide: bool) -> Any:
     """Return rows as one matrix, in double precision if asked for and to be had there."""
     import torch

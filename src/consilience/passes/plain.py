@@ -98,6 +98,63 @@ def trim(
     return len(out) if finite else -1
 
 
+def corroborate(
+    rows: Sequence[Array],
+    codes: bytes,
+    weights: Vector,
+    voices: Vector,
+    depth: float,
+    headroom: float,
+    out: Array,
+    code: bytes,
+    squares: Vector | None,
+    alone: Vector,
+    wide: bool,
+) -> bool:
+    """As `combine`, but none of the first rows, one for each voice, counts further beyond the
+    others than they lie apart.
+
+    In each column these are cut off beyond the span that more than ``depth`` of the voices reach
+    from either side, and ``headroom`` times its width. Add the squares of what was cut off to
+    ``alone``.
+    """
+    finite, parties = True, len(voices)
+    for at in range(0, len(out), _CHUNK):
+        X = np.array(
+            [_numbers(r[at : at + _CHUNK], c) for r, c in zip(rows, codes.decode(), strict=True)],
+            float,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            least, most = _reached(X[:parties], voices, depth)
+            beyond = headroom * most - headroom * least
+            heard = np.vstack([X[:parties].clip(least - beyond, most + beyond), X[parties:]])
+            y = weights @ heard
+            cut = np.square(X - heard).sum(axis=1)[:parties]
+            apart = np.zeros(0)
+            if squares is not None:
+                ring = X[: len(squares)]
+                apart = np.square(ring - np.roll(ring, 1, axis=0)).sum(axis=1)
+        _store(y, out[at : at + _CHUNK], code)
+        good = bool(np.isfinite(X).all() and np.isfinite(y).all())
+        good &= bool(np.isfinite(cut).all() and np.isfinite(apart).all())
+        finite &= good
+        if good:
+            alone += cut
+            if squares is not None:
+                squares += apart
+    return finite
+
+
+def _reached(X: Array, voices: Vector, depth: float) -> tuple[Array, Array]:
+    """Return what more than ``depth`` of the voices reach in each column, from below and above."""
+    order = np.argsort(X, axis=0)
+    sorted_, said = np.take_along_axis(X, order, 0), voices[order]
+    columns = np.arange(X.shape[1])
+    low = (np.cumsum(said, axis=0) > depth).argmax(axis=0)
+    high = (np.cumsum(said[::-1], axis=0) > depth).argmax(axis=0)
+    return sorted_[low, columns], sorted_[::-1][high, columns]
+
+
 def _numbers(row: Array, code: str) -> Array:
     return from_bfloat16(row) if code == "b" else row
 

@@ -1,0 +1,127 @@
+"""Nothing on the word of one: who is heard how far, and where nobody is asked for a witness."""
+
+import numpy as np
+import pytest
+
+import consilience as cs
+from consilience.passes.corroborate import Corroboration, corroborated, voices_of
+
+SIZE = 20_000
+
+
+def noisy(parties=11, size=SIZE, seed=0):
+    X = np.random.default_rng(seed).standard_normal((parties, size), np.float32)
+    return {f"p{j:02}": x for j, x in enumerate(X)}
+
+
+def lone_knowers(parties=10, size=SIZE, seed=0):
+    """Each party alone knows a tenth of the coordinates; of the others it has noise."""
+    updates = noisy(parties, size, seed)
+    for x, mine in zip(updates.values(), np.array_split(np.arange(size), parties), strict=True):
+        x[mine] += 10
+    return updates
+
+
+def test_sparse_poison_moves_nothing_and_is_named():
+    for seed in range(3):
+        updates = noisy(seed=seed, size=200_000)
+        at = np.random.default_rng(seed).choice(200_000, 100, replace=False)
+        updates["p00"][at] += 40
+        consensus = cs.aggregate(updates)
+        before = cs.aggregate(updates, cs.Pairwise(corroborate=False))
+        assert consensus.value[at].mean() < 0.7
+        assert before.value[at].mean() > 1.5
+        assert "its word alone" in consensus.reasons["p00"]
+        assert list(consensus.reasons) == ["p00"]
+
+
+def test_the_honest_lose_next_to_nothing():
+    consensus = cs.aggregate(noisy())
+    assert max(consensus.uncorroborated.values()) < 0.002
+    assert not consensus.reasons
+    plain = cs.aggregate(noisy(), cs.Pairwise(corroborate=False))
+    assert not plain.uncorroborated
+    assert np.square(consensus.value).mean() < 1.002 * np.square(plain.value).mean()
+
+
+def test_where_each_knows_something_of_its_own_nobody_needs_a_witness():
+    consensus = cs.aggregate(lone_knowers())
+    assert not consensus.uncorroborated
+    assert consensus.value.mean() == pytest.approx(1.0, abs=0.05)
+    strict = cs.aggregate(lone_knowers(), cs.Pairwise(corroborate=True))
+    assert strict.value.mean() < 0.7  # ten beyond zero is cut to two spans beyond the second
+    assert min(strict.uncorroborated.values()) > 0.1
+
+
+def test_a_few_parties_are_nobodys_witnesses():
+    updates = noisy(6)
+    assert not cs.aggregate(updates).uncorroborated
+    assert cs.aggregate(updates, cs.Pairwise(corroborate=True)).uncorroborated
+
+
+def test_what_is_cut_is_told_of_the_usable_alone():
+    updates = noisy(12)
+    updates["p03"] = np.full(SIZE, np.nan, np.float32)
+    consensus = cs.aggregate(updates)
+    assert set(consensus.uncorroborated) == set(updates) - {"p03"}
+
+
+def test_infinity_where_no_sample_looks_is_found_all_the_same():
+    updates = noisy(12, 400_000)
+    updates["p03"][271_828] = np.inf
+    consensus = cs.aggregate(updates)
+    assert list(consensus.rejected) == ["p03"]
+    assert consensus.uncorroborated
+
+
+def test_one_heavy_party_is_one_voice_and_copies_are_hardly_any():
+    weights = np.array([0.4, *[0.1] * 6, *[0.0] * 3])
+    voices = voices_of(weights, 0.0)
+    assert voices.said[0] == pytest.approx(voices.said.max())
+    assert voices.said[0] <= voices.depth < 2 * voices.said[1] + voices.said[0]
+    assert not voices.said[-3:].any()
+
+
+def test_no_single_voice_is_deep_enough():
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        weights = random.dirichlet(np.full(random.integers(2, 30), 0.5))
+        voices = voices_of(weights, 0.0)
+        assert voices.said.max() <= voices.depth or voices.said.max() > 0.499 * voices.said.sum()
+        assert voices.depth < 0.5 * voices.said.sum()
+
+
+def test_a_suspect_counts_less_where_parties_are_known_to_differ_mildly():
+    sample = np.array(list(noisy(11, 4096).values()))
+    sample[0, :200] += 30
+    weights = np.full(11, 1 / 11)
+    kept, voices = corroborated(sample, weights, Corroboration(mild=True))
+    assert voices is not None
+    assert kept.sum() == pytest.approx(1.0)
+    assert kept[0] < 0.1 / 11
+    assert np.ptp(kept[1:]) == 0
+    same, voices = corroborated(sample, weights, Corroboration())
+    assert voices is not None
+    assert (same == weights).all()
+
+
+def test_a_memory_of_errors_that_fade_makes_a_suspect_count_less():
+    memory, weight = cs.Memory(seed=0), []
+    for seed in range(12):
+        updates = noisy(seed=seed, size=5000)
+        updates["p00"][seed * 100 : seed * 100 + 60] += 8
+        weight.append(cs.aggregate(updates, memory=memory).weights["p00"])
+    assert weight[-1] < 0.6 * weight[0]
+
+
+def test_asked_for_it_is_done_with_few_coordinates_too():
+    updates = {name: x[:40] for name, x in noisy(9).items()}
+    updates["p00"][7] = 500.0
+    consensus = cs.aggregate(updates, cs.Pairwise(corroborate=True))
+    assert abs(consensus.value[7]) < 2
+    assert not cs.aggregate(updates).uncorroborated
+
+
+def test_corroborate_is_true_false_or_none():
+    with pytest.raises(cs.ConsilienceError, match="True, False or None, found 'yes'"):
+        cs.Pairwise(corroborate="yes")
