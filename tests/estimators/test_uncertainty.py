@@ -95,9 +95,14 @@ def test_an_interval_that_says_nothing_is_not_shown(method):
 
 def test_beliefs_without_numbers_have_no_intervals_to_show():
     """Whatever becomes of the algebra, it costs no round."""
-    consensus = cs.aggregate(np.random.default_rng(0).standard_normal((4, 9)))
-    beliefs = replace(consensus.beliefs, slack=np.nan)
-    assert replace(consensus, beliefs=beliefs).known_intervals == {}
+    X = np.random.default_rng(0).standard_normal((4, 9))
+    consensus = cs.aggregate(X, cs.ICOV(rank=1))
+    latent = replace(consensus.beliefs.latent, factors=np.full((4, 1), np.inf))
+    broken = replace(consensus, beliefs=replace(consensus.beliefs, latent=latent))
+    with np.errstate(all="ignore"):
+        with pytest.raises(np.linalg.LinAlgError):
+            broken.noise_intervals()
+        assert broken.known_intervals == {}
 
 
 @pytest.mark.parametrize(
