@@ -1,4 +1,7 @@
-"""docs/benchmarks.md and its figure, from what was measured."""
+"""docs/benchmarks.md and its figure, from what was measured.
+
+python -m benchmarks.page   # once more, from docs/data
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ The most, in megabytes, at any time during a consensus, beyond the updates and t
 Milliseconds of inference, by the number of parties, whatever the number of coordinates:
 
 {markdown(["", *inferred], between)}
-{files(out)}"""
+{files(out)}{servers(out)}"""
 
 
 COMPARED = (
@@ -131,6 +134,31 @@ def files(out: Path) -> str:
 """
 
 
+def servers(out: Path) -> str:
+    """Return the part about the platforms, if both have been measured."""
+    data = [out / "data" / f"{name}-cost.json" for name in ("flower", "nvflare")]
+    if not all(path.exists() for path in data):
+        return ""
+    ratios = [json.loads(path.read_text())["ratio_to_FedAvg"] for path in data]
+    rows = [
+        [name, f"{ratio['seconds']:.2f}", f"{ratio['megabytes']:.2f}"]
+        for name, ratio in zip(SERVERS, ratios, strict=True)
+    ]
+    return f"""
+## In a federation's server
+
+A round by `pairwise` beside the platform's own FedAvg, on the same replies of 10 clients, in turns:
+the ratio of the times, and of the memory beyond the replies ([more](flower.md#what-a-round-costs)).
+
+{markdown(["", "time", "memory"], rows)}"""
+
+
+SERVERS = (
+    "Flower (`python -m benchmarks.flower cost`, [data](data/flower-cost.json))",
+    "NVIDIA FLARE (`python -m benchmarks.nvflare`, [data](data/nvflare-cost.json))",
+)
+
+
 def picture(record: dict[str, Any]) -> Figure:
     """Return units by method and shape, beside the inference by the number of parties."""
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -151,3 +179,8 @@ def picture(record: dict[str, Any]) -> Figure:
     left.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.18), ncols=2, frameon=False)
     right.legend(fontsize=7, frameon=False)
     return figure
+
+
+if __name__ == "__main__":
+    docs = Path(__file__).parent.parent / "docs"
+    print(write(json.loads((docs / "data" / "speed.json").read_text()), docs))

@@ -62,10 +62,11 @@ def consensus(
 ) -> Consensus:
     """Return a consensus without a value, of which a group of parties moves together."""
     beliefs = Beliefs(
-        Evidence((Block(names, np.zeros((len(names) + 1,) * 2), 1.0),)),
+        Evidence((Block(names, np.zeros((len(names) + 1,) * 2), 1000.0),)),
         (weights,),
         noise,
         covariance,
+        slack=1.0,
         groups=(group,),
         reasons=dict.fromkeys(group, f"moves with {len(group) - 1} more: one voice"),
     )

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -47,6 +48,9 @@ def test_what_a_consensus_says_comes_back(file: Path):
         {p: consensus.weights[p] for p in first.parties}, rel=1e-3
     )
     assert first.noise == pytest.approx({p: consensus.noise[p] for p in first.parties}, rel=1e-3)
+    assert first.noise_intervals.keys() == set(first.parties)
+    for party, ends in first.noise_intervals.items():
+        assert ends == pytest.approx(consensus.noise_intervals()[party], rel=2e-3)
     assert first.groups == (("liar0", "liar1"),)
     assert first.reasons == {p: consensus.reasons[p] for p in ("liar0", "liar1")}
     assert first.rejected == consensus.rejected
@@ -72,9 +76,26 @@ def test_every_method_can_be_recorded(file: Path, method):
     (round,) = cs.Record.read(file)
     assert round.method == (method if isinstance(method, str) else repr(method))
     assert (round.correlation is None) == (consensus.covariance is None)
+    assert round.noise_intervals.keys() == consensus.known_intervals.keys()
     assert {**round.reasons, **round.rejected} == consensus.reasons
     assert {"liar0", "liar1", "broken"} <= set(consensus.reasons)
     assert sum(round.weights.values()) == pytest.approx(sum(consensus.weights.values()), abs=1e-2)
+
+
+def test_only_intervals_that_say_something_are_kept(file: Path):
+    X = np.vstack([np.zeros(30), np.random.default_rng(0).standard_normal((5, 30))])
+    cs.aggregate(X, "ivar-vb", record=file)  # the first may have any noise below the others'
+    (round,) = cs.Record.read(file)
+    assert set(round.noise_intervals) == {"1", "2", "3", "4", "5"}
+    assert round.noise["0"] > 0
+
+
+def test_a_record_from_before_there_were_intervals(file: Path):
+    cs.aggregate(send(), record=file)
+    file.write_text(re.sub(r'"noise_spread":\[.*?\],', "", file.read_text()))
+    (round,) = cs.Record.read(file)
+    assert round.noise_intervals == {}
+    assert set(round.noise) == set(round.parties)
 
 
 def test_the_weight_of_the_centre_and_caveats_are_kept(file: Path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from consilience.arrays import Matrix
 from consilience.beliefs import Beliefs
@@ -13,6 +16,7 @@ from consilience.estimators.uncertainty import noise_intervals
 
 _ALONE = 0.25  # of a party's squared difference: worth a word from here on
 _MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
+_TELLING = 1e6  # the upper end of an interval over the lower: beyond it says nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,3 +85,15 @@ class Consensus:
         ends = noise_intervals(self.beliefs, level)
         by_party = dict(zip(self.beliefs.parties, ends, strict=True))
         return {p: (float(by_party[p][0]), float(by_party[p][1])) for p in self.parties}
+
+    @cached_property
+    def known_intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % intervals for the noise that say anything, to be shown: empty where the method
+        has none, and where they cannot be had. Never an error."""
+        try:
+            found = self.noise_intervals()
+        except (ConsilienceError, np.linalg.LinAlgError):
+            return {}
+        return {
+            p: (low, high) for p, (low, high) in found.items() if 0 < low <= high < _TELLING * low
+        }

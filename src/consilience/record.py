@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 import time as clock
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -53,6 +53,7 @@ class RecordedRound:
     parties: tuple[str, ...]  # whose updates were usable
     weights: dict[str, float]  # of the parties
     noise: dict[str, float]  # of the parties; NaN where unknown
+    noise_intervals: dict[str, tuple[float, float]]  # at 95 %, of the parties that have one
     groups: tuple[tuple[str, ...], ...]  # parties that move together
     reasons: dict[str, str]  # of parties that stand out
     rejected: dict[str, str]  # party -> reason
@@ -156,6 +157,7 @@ def _of(consensus: Consensus) -> dict[str, Any]:
         "parties": [name_of(party) for party in parties],
         "weights": [_number(consensus.weights[party]) for party in parties],
         "noise": [_number(consensus.noise[party]) for party in parties],
+        "noise_spread": _spread(consensus.known_intervals, parties),
         "group": [group.get(party) for party in parties] if group else None,
         "reasons": _texts(reasons),
         "rejected": _texts(consensus.rejected),
@@ -165,6 +167,15 @@ def _of(consensus: Consensus) -> dict[str, Any]:
         "effective_parties": _number(consensus.diagnostics.get("effective_parties")),
         "seconds": consensus.diagnostics.get("seconds", {}),
     }
+
+
+def _spread(
+    intervals: Mapping[str, tuple[float, float]], parties: Sequence[str]
+) -> list[float | None] | None:
+    """Return half of each interval's width, in the logarithm: one short number instead of two."""
+    ends = [intervals.get(party) for party in parties]
+    found = [None if e is None else float(f"{math.log(e[1] / e[0]) / 2:.3g}") for e in ends]
+    return found if intervals else None
 
 
 def name_of(party: str) -> str:
@@ -206,13 +217,20 @@ def _round(line: dict[str, Any]) -> RecordedRound:
     parties = tuple(line.get("parties", ()))
     group = line.get("group") or [None] * len(parties)
     numbers = sorted({k for k in group if k is not None})
+    noise = dict(zip(parties, map(_or_nan, line.get("noise", ())), strict=True))
+    spread = dict(zip(parties, line.get("noise_spread", ()), strict=False))
     return RecordedRound(
         round=line["round"],
         time=line["time"],
         method=line.get("method"),
         parties=parties,
         weights=dict(zip(parties, map(_or_nan, line.get("weights", ())), strict=True)),
-        noise=dict(zip(parties, map(_or_nan, line.get("noise", ())), strict=True)),
+        noise=noise,
+        noise_intervals={
+            party: (noise[party] * math.exp(-half), noise[party] * math.exp(half))
+            for party, half in spread.items()
+            if half is not None
+        },
         groups=tuple(
             tuple(party for party, k in zip(parties, group, strict=True) if k == number)
             for number in numbers

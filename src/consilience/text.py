@@ -1,4 +1,4 @@
-"""Foreign text, made fit for one line of a terminal, a log or a record.
+"""Foreign text, made fit for one line of a terminal, a log or a record; and numbers likewise.
 
 Party ids, tensor names, file names and column names come from strangers. Printed raw they could
 move the cursor, forge a line about another party, or fill the disk.
@@ -6,9 +6,11 @@ move the cursor, forge a line about another party, or fill the disk.
 
 from __future__ import annotations
 
+import math
 from hashlib import blake2b
 
 LONGEST = 80  # characters of one name
+_DIGITS = 3, 6  # of a number with an interval, at least and at most
 
 
 def shown(text: object, longest: int = LONGEST) -> str:
@@ -42,6 +44,28 @@ def told(error: BaseException, longest: int = LONGEST) -> str:
         said = ""
     name = shown(type(error).__name__)
     return f"{name}: {said}" if said else name
+
+
+def measured(value: float, interval: tuple[float, float] | None = None) -> str:
+    """Return a number, and its interval if it has one, in as many digits as that is worth.
+
+    >>> measured(1.2034)
+    '1.2'
+    >>> measured(1.2034, (1.1312, 1.2801))
+    '1.20 (1.13–1.28)'
+    >>> measured(0.09921, (0.09657, 0.10192))
+    '0.099 (0.097–0.102)'
+    """
+    if interval is None:
+        return f"{value:.3g}"
+    low, high = interval
+    least, most = _DIGITS
+    worth = math.ceil(math.log10(high / (high - low))) + 1 if high > low else most
+    digits = min(max(worth, least), most)
+    places = digits - 1 - math.floor(math.log10(high))
+    # Aligned, unless that would hide much of the lower end or show many zeros.
+    form = f".{max(places, 0)}f" if high < 10 * low and 1e-3 <= high < 1e5 else f".{digits}g"
+    return f"{value:{form}} ({low:{form}}–{high:{form}})"
 
 
 def _escaped(text: str) -> str:

@@ -1,5 +1,6 @@
 """The command line as a person meets it, mistakes included."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -108,4 +109,5 @@ def test_the_demo_on_real_mnist(tmp_path: Path):
     }
     assert accuracy["ivar-vb"] > 0.9
     assert accuracy["ivar-vb"] > accuracy["mean"] + 0.2
+    assert re.search(r"honest A .* 0\.06\d+ \(0\.06\d+–0\.06\d+\) ", found.stdout)
     assert figure.read_bytes().startswith(b"\x89PNG")

@@ -69,6 +69,7 @@ def test_the_bad_are_named_and_scripts_are_told(here: Path):
     assert found["parties"]["broken.safetensors"] == {
         "weight": 0.0,
         "noise": None,
+        "noise_interval": None,
         "group": None,
         "rejected": True,
         "reason": "tensor 'w' holds nan at position 17",
@@ -98,13 +99,33 @@ def test_table_code_json_and_record_agree_whatever_the_method(here: Path, method
     assert set(kept.reasons) == {"flipped.safetensors"}
 
 
+@pytest.mark.parametrize("method", ["pairwise", "ivar-vb", "krum"])
+def test_noise_is_shown_with_its_interval_where_there_is_one(here: Path, method):
+    words = ["good*.safetensors", "--method", method]
+    _, said, _ = run(*words, "-o", "out.safetensors", "--record", "r.jsonl")
+    found = re.findall(r" 0\.\d+ \((0\.\d+)–(0\.\d+)\) ", said)
+    _, told, _ = run(*words, "--dry-run", "--json")
+    parties = json.loads(told)["parties"]
+    (kept,) = cs.Record.read("r.jsonl")
+    if method == "krum":
+        assert found == []
+        assert {one["noise_interval"] for one in parties.values()} == {None}
+        assert kept.noise_intervals == {}
+        return
+    assert len(found) == len(kept.noise_intervals) == 5
+    for one in parties.values():
+        assert one["noise_interval"][0] < one["noise"] < one["noise_interval"][1]
+    shown = sorted((float(low), float(high)) for low, high in found)
+    np.testing.assert_allclose(shown, sorted(kept.noise_intervals.values()), rtol=0.01)
+
+
 def test_the_weight_of_the_centre_is_shown(here: Path):
     random = np.random.default_rng(0)
     for j in range(4):
         save_file({"w": 30 * random.standard_normal(1000)}, f"noisy{j}.safetensors")
     code, said, warned = run("noisy*.safetensors", "--dry-run", "--method", "ivar-vb")
     assert code == 1  # nobody stands out, but this is no merge of theirs
-    assert re.search(r"the centre *│ *\d\d\.\d %", said)
+    assert re.search(r"the centre *\d\d\.\d %", said)
     assert re.search(r"the centre holds \d\d % of the weight", warned)
     _, said, _ = run("noisy*.safetensors", "--dry-run", "--method", "ivar-vb", "--json")
     found = json.loads(said)

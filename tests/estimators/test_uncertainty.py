@@ -1,5 +1,6 @@
 """Stated uncertainty: intervals for noise levels, and the posterior variance of the truth."""
 
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -74,9 +75,34 @@ def test_only_a_model_has_intervals():
         assert (consensus.variance is not None) == (method in ("ivar-vb", "icov-vb"))
         if method in ("ivar-vb", "icov-vb", "pairwise"):
             assert set(consensus.noise_intervals()) == set(consensus.parties)
+            assert consensus.known_intervals == consensus.noise_intervals(0.95)
         else:
             with pytest.raises(cs.ConsilienceError):
                 consensus.noise_intervals()
+            assert consensus.known_intervals == {}
+
+
+@pytest.mark.parametrize("method", ["pairwise", "ivar-vb", "icov-vb"])
+def test_an_interval_that_says_nothing_is_not_shown(method):
+    assert cs.aggregate(np.ones((4, 9)), method).known_intervals == {}  # nobody differs
+    assert cs.aggregate(np.ones((1, 9)), method).known_intervals == {}  # nobody to compare with
+    # A party at the very centre may have any noise below that of the others.
+    X = np.vstack([np.zeros(30), np.random.default_rng(0).standard_normal((5, 30))])
+    consensus = cs.aggregate(X, method)
+    shown = set(consensus.parties) - ({"0"} if method != "pairwise" else set())
+    assert set(consensus.known_intervals) == shown
+
+
+def test_beliefs_without_numbers_have_no_intervals_to_show():
+    """Whatever becomes of the algebra, it costs no round."""
+    X = np.random.default_rng(0).standard_normal((4, 9))
+    consensus = cs.aggregate(X, cs.ICOV(rank=1))
+    latent = replace(consensus.beliefs.latent, factors=np.full((4, 1), np.inf))
+    broken = replace(consensus, beliefs=replace(consensus.beliefs, latent=latent))
+    with np.errstate(all="ignore"):
+        with pytest.raises(np.linalg.LinAlgError):
+            broken.noise_intervals()
+        assert broken.known_intervals == {}
 
 
 @pytest.mark.parametrize(

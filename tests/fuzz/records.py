@@ -88,6 +88,7 @@ def _check(rounds: tuple[RecordedRound, ...]) -> None:
         expect(_number(one.time), "a time of", one.time)
         expect(all(type(party) is str for party in one.parties), "parties", str(one.parties)[:99])
         expect(set(one.weights) == set(one.parties) == set(one.noise), "weights of others")
+        expect(set(one.noise_intervals) <= set(one.parties), "intervals of others")
         for values in (one.weights, one.noise, one.seconds, one.metrics):
             expect(type(values) is dict, "no mapping:", str(values)[:99])
             expect(all(map(_number, values.values())), "numbers", str(values)[:99])

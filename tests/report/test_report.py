@@ -207,6 +207,34 @@ def test_the_parties_are_sorted_by_any_column(visit, example):
     assert names(page) == sorted(names(page))
 
 
+INTERVAL = r"(\d\.\d+)–(\d\.\d+)"
+SERIES = """id => Object.fromEntries(
+    charts.noise.canvas.getOption().series.map(one => [one.id, one.data.at(-1)[1]])
+)"""
+
+
+def test_noise_has_its_interval_in_the_tables_and_the_chart(visit, example):
+    page = visit(example)
+    cells = page.locator("#parties tbody tr td:nth-child(3)").all_inner_texts()
+    for cell in cells:
+        noise, low, high = map(float, re.fullmatch(rf"(\d+\.\d+)× \({INTERVAL}\)", cell).groups())
+        assert low <= noise <= high
+    expect(page.locator("#basis")).to_contain_text("95 % intervals")
+    page.locator("#party").select_option(label="c07")
+    found = re.search(rf"noise (0\.\d+) \({INTERVAL}\)", page.locator("#detail p").inner_text())
+    noise, low, high = map(float, found.groups())
+    wait_for_colour(page, "noise", "group0")
+    drawn = page.evaluate(SERIES)
+    number = page.evaluate("String(run.numbers.get('c07'))")
+    assert [drawn[number], drawn["low"], drawn["high"]] == pytest.approx(
+        [noise, low, high], rel=0.01
+    )
+    page.locator("#noise summary").click()
+    expect(page.locator("#noise details tbody tr").first).to_contain_text(re.compile(INTERVAL))
+    page.keyboard.press("Escape")
+    page.wait_for_function(f"() => !('low' in ({SERIES})())")
+
+
 def test_hovering_tells_the_numbers(visit, example):
     page = visit(example)
     chart = page.locator("#weights canvas").first.bounding_box()
@@ -321,6 +349,8 @@ def test_a_method_that_cannot_tell_is_not_made_to(visit, tmp_path):
     expect(page.locator("#causes")).to_have_text("mean hears everybody alike, whoever stands out.")
     expect(page.locator("#correlation")).to_be_hidden()
     expect(page.locator("#accuracy")).to_be_hidden()
+    assert "(" not in page.locator("#parties tbody").inner_text()
+    expect(page.locator("#basis")).not_to_contain_text("intervals")
 
 
 def flipped(seed: int = 0) -> dict[str, np.ndarray]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -34,7 +35,7 @@ from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.report.page import write as write_page
-from consilience.text import shown
+from consilience.text import measured, shown
 
 _REASON = 400  # characters
 
@@ -131,6 +132,7 @@ def to_json(consensus: Consensus) -> str:
         party: {
             "weight": weight,
             "noise": _number(consensus.noise[party]),
+            "noise_interval": consensus.known_intervals.get(party),
             "group": _group(consensus, party),
             "rejected": party in consensus.rejected,
             "reason": shown(reasons[party], _REASON) if party in reasons else None,
@@ -151,7 +153,10 @@ def to_json(consensus: Consensus) -> str:
 
 def to_table(consensus: Consensus) -> Table:
     """Return the parties, the heaviest first."""
-    table = Table("party", "weight", "noise", "group", "reason")
+    # A terminal is narrow: no lines between columns, and none without content.
+    grouped = ["group"] if consensus.groups else []
+    columns = ("party", "weight", "noise", *grouped, "reason")
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for party, weight in sorted(consensus.weights.items(), key=lambda item: -item[1]):
         noise, group = consensus.noise[party], _group(consensus, party)
         rejected, reason = party in consensus.rejected, consensus.reasons.get(party, "")
@@ -159,8 +164,8 @@ def to_table(consensus: Consensus) -> Table:
         table.add_row(
             Text(shown(party), overflow="fold"),  # a file may be called [red].safetensors
             "" if rejected else f"{100 * weight:.1f} %",
-            "" if math.isnan(noise) else f"{noise:.3g}",
-            "" if group is None else str(group),
+            "" if math.isnan(noise) else measured(noise, consensus.known_intervals.get(party)),
+            *("" if group is None else str(group) for _ in grouped),
             Text(f"rejected: {reason}" if rejected else reason, overflow="fold"),
             style="red" if rejected else None,
         )

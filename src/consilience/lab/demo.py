@@ -12,15 +12,17 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from consilience import Consensus, aggregate
 from consilience.lab import mnist
 from consilience.lab.partitions import iid
+from consilience.text import measured
 
 MEDIANS = ("geometric-median", "coordinate-median")
 METHODS = ("mean", *MEDIANS, "krum", "ivar-mle", "ivar-vb", "icov-vb", "pairwise")
@@ -99,10 +101,14 @@ def _methods(accuracy: Mapping[str, float], best: float) -> Table:
 
 def _trust(found: Mapping[str, Consensus], alone: Mapping[str, float]) -> Table:
     title = "Who was believed: weights by method, noise as inferred by pairwise"
-    table = Table("party", *TRUST, "noise", "own accuracy", title=title)
+    whole = [Column(name, no_wrap=True) for name in ("party", *TRUST, "noise")]
+    table = Table(
+        *whole, "own accuracy", title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    pairwise = found["pairwise"]
     for party, own in alone.items():
         weights = (f"{found[name].weights[party]:.3f}" for name in TRUST)
-        noise = f"{found['pairwise'].noise[party]:.3f}"
+        noise = measured(pairwise.noise[party], pairwise.known_intervals.get(party))
         style = "red" if party.startswith("liar") else ""
         table.add_row(party, *weights, noise, f"{own:.3f}", style=style)
     return table

@@ -29,6 +29,7 @@ function judgeOne(run, party, there, typical, now) {
     party,
     share: mean(there.map((round) => run.share(round, party))),
     noise: median(heard.map((round) => run.noise(round, party) / typical.get(round))),
+    doubt: median(heard.map((round) => run.doubt(round, party))),
     rounds: there.length,
     rejected: refused.length,
     refusal: refused.at(-1)?.rejected.get(party) ?? null,
@@ -163,6 +164,24 @@ function brief(value) {
 function times(value) {
   if (Number.isNaN(value)) return "–";
   return `${value < 10 ? value.toFixed(2) : brief(value)}×`;
+}
+
+// A number and the ends of its interval, in as many digits as that is worth; or null.
+function interval(value, doubt) {
+  if (!(value > 0) || Number.isNaN(doubt)) return null;
+  const [low, high] = [value * Math.exp(-doubt), value * Math.exp(doubt)];
+  const worth = Math.min(6, 1 + Math.ceil(Math.log10(high / (high - low))));
+  return [value, low, high].map((number) => digits(number, worth));
+}
+
+function measured(value, doubt) {
+  const [said, low, high] = interval(value, doubt) ?? [brief(value)];
+  return low ? `${said} (${low}–${high})` : said;
+}
+
+function digits(value, count) {
+  if (value >= 1e5 || value < 1e-3) return value.toExponential(count - 1);
+  return value.toFixed(Math.max(0, count - 1 - Math.floor(Math.log10(value))));
 }
 
 function plural(count, one, many = `${one}s`) {

@@ -21,18 +21,35 @@ function showLines() {
     }),
   );
   charts.noise.when(() =>
-    charts.noise.draw(partySeries(run, judgements, noise, state.party), {
+    charts.noise.draw([...partySeries(run, judgements, noise, state.party), ...intervalLines()], {
       rounds,
       zoom,
       log: true,
       labels: true,
-      tooltip: (x) => partyTip(x, noise, brief),
+      tooltip: (x) => partyTip(x, noise, noiseText),
     }),
   );
   const standing = judgements.filter((one) => one.cause).length;
   $("drawn").textContent = standing > MOST ? ` Of the ${standing} that stand out, ${MOST} are drawn.` : "";
   overParties("weights", share, times);
-  overParties("noise", noise, brief);
+  overParties("noise", noise, noiseText);
+}
+
+// Where the noise of the picked party may lie as well.
+function intervalLines() {
+  const { party } = state;
+  if (party === null) return [];
+  const color = colour(colours(judgements).get(party) ?? "picked");
+  return [-1, 1].map((sign) => ({
+    id: sign < 0 ? "low" : "high",
+    data: points(
+      run.rounds,
+      positive((round) => run.noise(round, party) * Math.exp(sign * run.doubt(round, party))),
+    ),
+    silent: true,
+    lineStyle: { color, type: "dotted", width: 1.5 },
+    z: 4,
+  }));
 }
 
 function equalLine() {
@@ -157,10 +174,14 @@ function partyTip(number, value, format) {
     .filter(([, y]) => !Number.isNaN(y));
   const telling = ([party]) => named.has(party) || party === state.party || rows.length <= TOLD;
   const first = rows.filter(telling).slice(0, TOLD);
-  const entries = first.map(([party, y]) => entry(named.get(party) ?? "other", run.names[party], format(y)));
+  const entries = first.map(([party, y]) =>
+    entry(named.get(party) ?? "other", run.names[party], format(y, round, party)),
+  );
   const left = rows.length - first.length;
   if (left)
-    entries.push(entry("other", `${left} more; the median of all`, format(median(rows.map(([, y]) => y)))));
+    entries.push(
+      entry("other", `${left} more; the median of all`, format(median(rows.map(([, y]) => y)), round)),
+    );
   return tip(round, entries);
 }
 
@@ -188,7 +209,7 @@ function overParties(id, value, format) {
       ...shown.map((party) => ({
         title: run.names[party],
         sort: (round) => value(round, party),
-        cell: (round) => format(value(round, party)),
+        cell: (round) => format(value(round, party), round, party),
       })),
     ],
     run.rounds,

@@ -44,6 +44,7 @@ class Run {
       center: line.center_weight ?? 0,
       weights: this.spread(members, line.weights),
       noise: this.spread(members, line.noise),
+      doubt: this.spread(members, line.noise_spread),
       group: this.spread(members, line.group),
       correlation: line.correlation ?? null,
       effective: line.effective_parties ?? NaN,
@@ -79,6 +80,11 @@ class Run {
 
   noise(round, party) {
     return round.noise[party] ?? NaN;
+  }
+
+  // Half the width of the noise's interval, in the logarithm; NaN where there is none.
+  doubt(round, party) {
+    return round.doubt[party] ?? NaN;
   }
 
   together(round, party) {

@@ -64,7 +64,8 @@ function showTiles(round) {
 function showParties() {
   const window = Math.min(WINDOW, state.place + 1);
   $("basis").textContent =
-    `Over the last ${plural(window, "round")} up to the picked one. Pick a party to follow it.`;
+    `Over the last ${plural(window, "round")} up to the picked one. Pick a party to follow it.` +
+    (judgements.some((one) => !Number.isNaN(one.doubt)) ? " In brackets: 95 % intervals." : "");
   const named = colours(judgements);
   const most = Math.max(1.5, ...judgements.map((one) => one.share));
   const columns = [
@@ -78,7 +79,7 @@ function showParties() {
       },
     },
     { title: "Heard", sort: (one) => one.share, cell: (one) => bar(one.share, most) },
-    { title: "Noise", down: true, sort: (one) => one.noise, cell: (one) => times(one.noise) },
+    { title: "Noise", down: true, sort: (one) => one.noise, cell: noiseCell },
     {
       title: "Why",
       left: true,
@@ -92,6 +93,16 @@ function showParties() {
     rowClass: ({ party }) => (party === state.party ? "picked" : ""),
     onRow: ({ party }) => pickParty(party),
   });
+}
+
+function noiseCell({ noise, doubt }) {
+  const [, low, high] = interval(noise, doubt) ?? [];
+  const ends = low ? [" ", element("span", { class: "interval" }, `(${low}–${high})`)] : [];
+  return element("span", {}, times(noise), ...ends);
+}
+
+function noiseText(noise, round, party) {
+  return measured(noise, run.doubt(round, party));
 }
 
 function bar(share, most) {
@@ -117,7 +128,7 @@ function showDetail() {
   const round = run.rounds[state.place];
   const now = round.rejected.has(party)
     ? "rejected"
-    : `weight ${brief(round.weights[party] ?? NaN)}, noise ${brief(run.noise(round, party))}`;
+    : `weight ${brief(round.weights[party] ?? NaN)}, noise ${noiseText(run.noise(round, party), round, party)}`;
   const close = element("button", { type: "button", onclick: () => pickParty(party) }, "Let go");
   $("detail").replaceChildren(
     element("h2", {}, run.names[party]),

@@ -15,6 +15,7 @@ from typing import Any
 from consilience.text import shown
 
 _LARGEST = 1 << 62  # of whole numbers; JSON has no limit
+_WIDEST = 100  # of an interval, in the logarithm: what is worth writing down is far below
 
 
 def fault(line: Mapping[str, Any]) -> str | None:
@@ -26,7 +27,7 @@ def fault(line: Mapping[str, Any]) -> str | None:
         if key not in line:
             return f"it has no '{key}'"
     count = len(line.get("parties", ()))
-    for key in ("weights", "noise", *(["group"] if "group" in line else [])):
+    for key in ("weights", "noise", *(key for key in ("noise_spread", "group") if key in line)):
         found = len(line.get(key, ()))
         if found != count:
             return f"its '{key}' are {found}, expected {count}, one for each party"
@@ -54,6 +55,10 @@ def _is_whole(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return _is_whole(value) or (type(value) is float and math.isfinite(value))
+
+
+def _is_spread(value: object) -> bool:
+    return _is_number(value) and isinstance(value, int | float) and 0 <= value <= _WIDEST
 
 
 def _is_text(value: object) -> bool:
@@ -88,6 +93,7 @@ _KEYS: dict[str, tuple[Callable[[object], bool], str]] = {
     "parties": (_are_ids, "different ids"),
     "weights": _NUMBERS,
     "noise": _NUMBERS,
+    "noise_spread": (_list_of(_or_none(_is_spread)), f"numbers from 0 to {_WIDEST}"),
     "group": (_list_of(_or_none(_is_whole)), "whole numbers"),
     "reasons": _TEXTS,
     "rejected": _TEXTS,
