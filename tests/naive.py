@@ -6,6 +6,7 @@ holds the prior mean of the truth, one vector per round (zeros in the paper).
 """
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -497,6 +498,76 @@ def multi_krum(updates, adversaries, selected):
     scores = krum_scores(updates, adversaries)
     best = sorted(updates, key=lambda party: scores[party])[:selected]
     return np.mean([updates[party] for party in best], axis=0)
+
+
+def smallest(updates, adversaries):
+    """Minimum-diameter averaging; the first of equal choices, by name."""
+    square = {(a, b): np.sum((updates[a] - updates[b]) ** 2) for a in updates for b in updates}
+
+    def diameter(chosen):
+        return max((square[pair] for pair in combinations(chosen, 2)), default=0)
+
+    chosen = min(combinations(sorted(updates), len(updates) - adversaries), key=diameter)
+    return np.mean([updates[party] for party in chosen], axis=0)
+
+
+def divide_and_conquer(updates, adversaries):
+    """DnC, in all coordinates at once."""
+    mean = np.mean(list(updates.values()), axis=0)
+    centred = np.array([x - mean for x in updates.values()])
+    direction = np.linalg.svd(centred)[2][0]
+    kept = sorted(updates, key=lambda party: (direction @ (updates[party] - mean)) ** 2)
+    return np.mean([updates[party] for party in kept[: len(kept) - adversaries]], axis=0)
+
+
+def covariance_filter(updates, adversaries):
+    """CAF, with the covariance of the coordinates, and the largest square among those heard."""
+    left = dict.fromkeys(updates, 1.0)
+    found = []
+    while sum(left.values()) > len(updates) - 2 * adversaries:
+        total = sum(left.values())
+        mean = sum(left[party] * x for party, x in updates.items()) / total
+        spread = sum(left[p] * np.outer(x - mean, x - mean) for p, x in updates.items()) / total
+        variances, directions = np.linalg.eigh(spread)
+        found.append((variances[-1], mean))
+        along = {p: (directions[:, -1] @ (x - mean)) ** 2 for p, x in updates.items()}
+        largest = max(along[party] for party in updates if left[party] > 0)
+        if largest < 1e-20:
+            break
+        for party in updates:
+            left[party] *= max(0.0, 1 - along[party] / largest)
+            left[party] = left[party] if left[party] > 1e-9 else 0.0
+    return min(found, key=lambda one: one[0])[1] if found else np.mean([*updates.values()], axis=0)
+
+
+def clipped(x, centre, radius):
+    length = np.sqrt(np.mean((x - centre) ** 2))
+    return centre + (x - centre) * (radius / length if length > radius else 1.0)
+
+
+def centred_clipping(updates, centre, radius, steps):
+    for _ in range(steps):
+        lengths = sorted(np.sqrt(np.mean((x - centre) ** 2)) for x in updates.values())
+        most = lengths[len(lengths) // 2] if radius is None else radius
+        centre = np.mean([clipped(x, centre, most) for x in updates.values()], axis=0)
+    return centre
+
+
+def mixed(updates, adversaries):
+    """NNM."""
+    found = {}
+    for party, x in updates.items():
+        near = sorted(updates.values(), key=lambda other: np.linalg.norm(other - x))
+        found[party] = np.mean(near[: len(updates) - adversaries], axis=0)
+    return found
+
+
+def robustly_clipped(updates, centre, adversaries):
+    """ARC."""
+    count = len(updates)
+    lengths = sorted(np.sqrt(np.mean((x - centre) ** 2)) for x in updates.values())
+    most = lengths[count - int(2 * adversaries / count * (count - adversaries)) - 1]
+    return {party: clipped(x, centre, most) for party, x in updates.items()}
 
 
 def noise_log_variances(blocks, V, own, prior, shared=False):

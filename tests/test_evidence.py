@@ -44,6 +44,18 @@ def test_distances_equal_naive_ones(size, center, dtype):
     np.testing.assert_allclose(distances(list(X), guess), naive(X, guess), rtol=1e-12, atol=1e-14)
 
 
+def test_distances_of_means_follow_from_those_of_the_points():
+    random = np.random.default_rng(0)
+    X, center = random.standard_normal((6, 50)), random.standard_normal(50)
+    means = random.standard_normal((7, 7))
+    means[-1, :-1] = 0.0
+    means /= means.sum(axis=1, keepdims=True)
+    (block,) = Evidence.of(X, center).blocks
+    points = means @ np.vstack([X, center])
+    np.testing.assert_allclose(block.mixed(means).distances, naive(points[:-1], center), rtol=1e-9)
+    assert (block.mixed(means[[0] * 6 + [6]]).distances[:-1, :-1] == 0).all()
+
+
 @pytest.mark.parametrize("cuts", [[], [1], [5, 5, 700], [256, 999], list(range(1, 40))])
 @pytest.mark.parametrize("widest", [1, 7, 300, None])
 @pytest.mark.parametrize("work", [1, 1000])

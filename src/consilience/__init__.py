@@ -25,14 +25,17 @@ from consilience.estimators.average import (
     precision_weighted_mean,
 )
 from consilience.estimators.catalogue import methods
+from consilience.estimators.clipping import CentredClipping
 from consilience.estimators.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
 from consilience.estimators.icov_mle import Kernel
 from consilience.estimators.ivar import IVAR
 from consilience.estimators.medians import GeometricMedian
+from consilience.estimators.mixing import ARC, NNM
 from consilience.estimators.pairwise import Pairwise
-from consilience.estimators.selection import Krum
+from consilience.estimators.selection import MDA, Krum
+from consilience.estimators.spectral import CAF, DnC
 from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.record import Record
@@ -40,12 +43,18 @@ from consilience.record import Record
 __version__ = "0.1.0"
 
 __all__ = [
+    "ARC",
+    "CAF",
     "ICOV",
     "IVAR",
+    "MDA",
+    "NNM",
     "Beliefs",
+    "CentredClipping",
     "Consensus",
     "ConsilienceError",
     "CoordinateMedian",
+    "DnC",
     "Evidence",
     "FullCovariance",
     "GeometricMedian",

@@ -150,6 +150,14 @@ class Block:
         there = tuple(self.parties[j] for j in here)
         return Block(there, self.distances[np.ix_(at, at)], self.count)
 
+    def mixed(self, means: Matrix) -> Block:
+        """Return the block of weighted means of the points in the points' place, (J+1, J+1): a row
+        of weights for each, that sum to one."""
+        between = means @ self.distances @ means.T
+        within = 0.5 * np.diag(between)
+        distances = np.maximum(between - within[:, None] - within, 0.0)
+        return Block(self.parties, 0.5 * (distances + distances.T), self.count)
+
     def merged(self, other: Block) -> Block:
         """Return the block over this one's coordinates and the other's, of the same parties."""
         if set(self.parties) != set(other.parties):

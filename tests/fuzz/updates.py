@@ -22,9 +22,13 @@ from fuzz.oracle import check_reasons, expect
 from fuzz.trees import FLOATS, Key, Skeleton, Values, at, dressed, skeleton, sound_style
 
 _BETWEEN = ("coordinate-median", "trimmed-mean")
-_SHRINKING = ("ivar-vb", "icov-vb")  # whose weights sum to less than one: the rest is the centre's
+# Whose weights sum to less than one: the rest is the centre's.
+_SHRINKING = ("ivar-vb", "icov-vb", "centred-clipping", "arc")
 _SIGNED = ("icov-mle", "icov-vb", "icov-full")
-_UNMOVED = ("pairwise", "geometric-median", "coordinate-median", "krum", "multi-krum")
+_UNMOVED = (
+    *("pairwise", "geometric-median", "coordinate-median", "krum", "multi-krum"),
+    *("mda", "caf", "centred-clipping", "nnm"),
+)
 
 
 @dataclass

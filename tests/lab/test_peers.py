@@ -6,8 +6,10 @@ import sys
 import numpy as np
 import pytest
 
+import consilience as cs
+from consilience.estimators.catalogue import Method
 from consilience.lab.models import torch
-from consilience.lab.peers import peer, peers
+from consilience.lab.peers import byzfl, peer, peers
 
 F = 2
 
@@ -68,6 +70,47 @@ def test_a_peer_that_does_not_end_is_stopped(updates: np.ndarray) -> None:
 def test_an_unknown_peer_is_told_the_choices() -> None:
     with pytest.raises(ValueError, match=r"'byzfl-mode'.*byzfl-nnm-trmean"):
         peer("byzfl-mode", F)
+
+
+def ours(method: Method, rows: np.ndarray) -> np.ndarray:
+    return cs.aggregate(rows, method, exact=True).value
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("f", [1, 3])
+def test_ours_equal_byzfl(f: int, seed: int) -> None:
+    """In float64, to rounding: what is mixed or clipped, and what is made of it."""
+    rules, before = byzfl("aggregators"), byzfl("preaggregators")
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal(60) + rng.standard_normal((9, 60))
+    rows[-f:] = [-rows[:-f].mean(axis=0), 9 * rng.standard_normal(60)][seed % 2]
+    radius = float(np.linalg.norm(rows, axis=1).mean())
+
+    def mixed(rows: np.ndarray) -> np.ndarray:
+        return before.NNM(f)(rows.copy())
+
+    def clipped(rows: np.ndarray) -> np.ndarray:
+        return before.ARC(f)(rows.copy())
+
+    about = cs.CentredClipping(radius / np.sqrt(60), 3)
+    for found, expected in (
+        (ours(cs.NNM(cs.Mean(), f), rows), mixed(rows).mean(axis=0)),
+        (ours(cs.ARC(cs.Mean(), f), rows), clipped(rows).mean(axis=0)),
+        (ours(cs.ARC(cs.NNM(cs.Mean(), f), f), rows), mixed(clipped(rows)).mean(axis=0)),
+        (ours(cs.MDA(f), rows), rules.MDA(f)(rows)),
+        (ours(cs.ARC(cs.MDA(f), f), rows), rules.MDA(f)(clipped(rows))),
+        (ours(about, rows), rules.CenteredClipping(L=3, tau=radius)(rows)),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_our_caf_equals_byzfl_where_its_direction_is_exact() -> None:
+    """In one coordinate; in more, ByzFL takes one step towards it from a random one. And where two
+    means are enough; beyond, parties without weight still set the scale of ByzFL's steps."""
+    rows = np.array([-1.6, -1.4, -1.3, -1.2, -0.6, 0.9, 1.3, 1.4])[:, None]
+    found = ours(cs.CAF(2), rows)
+    np.testing.assert_allclose(found, byzfl("aggregators").CAF(2)(rows), rtol=1e-12)
+    assert abs(found[0] - rows.mean()) > 0.3
 
 
 def python(script: str) -> str:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from consilience.beliefs import Estimator
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import Mean
+from consilience.estimators.clipping import CentredClipping
 from consilience.estimators.coordinatewise import CoordinateMedian, TrimmedMean
 from consilience.estimators.icov import ICOV
 from consilience.estimators.icov_full import FullCovariance
 from consilience.estimators.ivar import IVAR
 from consilience.estimators.medians import GeometricMedian
+from consilience.estimators.mixing import ARC, NNM
 from consilience.estimators.pairwise import Pairwise
-from consilience.estimators.selection import Krum
+from consilience.estimators.selection import MDA, Krum
+from consilience.estimators.spectral import CAF, DnC
 from consilience.text import shown
 
 Method = Estimator | TrimmedMean
@@ -27,6 +30,13 @@ _METHODS: dict[str, Callable[[], Method]] = {
     "trimmed-mean": TrimmedMean,
     "krum": Krum,
     "multi-krum": lambda: Krum(selected=None),
+    "mda": MDA,
+    "dnc": DnC,
+    "caf": CAF,
+    "centred-clipping": CentredClipping,
+    # Before the geometric median; before others by class.
+    "nnm": NNM,
+    "arc": ARC,
     "ivar-mle": lambda: IVAR("mle"),
     "ivar-vb": lambda: IVAR("vb"),
     # As in the paper: one noise level for all, few hidden directions.

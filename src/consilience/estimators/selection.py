@@ -1,21 +1,27 @@
-"""Krum and Multi-Krum (Blanchard et al. 2017): believe the parties closest to their neighbours.
+"""Believe some of the parties and not the others: f adversaries, whom the caller expects, or more.
 
-A party's score is the sum of its squared distances to its J − f − 2 nearest peers, where f is the
-number of adversaries the caller expects. Krum takes the party with the least score, Multi-Krum
-the mean of the m best.
+Krum and Multi-Krum (Blanchard et al. 2017) believe the parties closest to their neighbours. A
+party's score is the sum of its squared distances to its J − f − 2 nearest peers. Krum takes the
+party with the least score, Multi-Krum the mean of the m best. Minimum-diameter averaging (El Mhamdi
+et al. 2020) takes the mean of those J − f parties of whom the two farthest apart are closest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb
 
 import numpy as np
 
-from consilience.arrays import Vector
+from consilience.arrays import Positions, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.errors import ConsilienceError
 from consilience.estimators.average import about_consensus
 from consilience.evidence import Block, Evidence
+
+ROUNDING = 1e-9  # of squared distances that are told apart
+_MOST_LOOKS = 20_000_000  # at distances: less than a second
 
 
 @dataclass(frozen=True)
@@ -39,17 +45,62 @@ class Krum:
 
     def _select(self, block: Block) -> Vector:
         count = len(block.parties)
-        most = max(0, (count - 3) // 2)
-        f = most if self.adversaries is None else self.adversaries
-        if not 0 <= f <= most:
-            raise ConsilienceError(
-                f"Krum with {count} parties tolerates 0 to {most} adversaries, asked for {f}"
-            )
+        f = expected("Krum", self.adversaries, count, (count - 3) // 2)
         chosen = min(count - f if self.selected is None else self.selected, count)
-        best = np.argsort(scores(block, f), kind="stable")[:chosen]
-        weights = np.zeros(count)
-        weights[best] = 1.0 / chosen
-        return weights
+        return mean_of(np.argsort(scores(block, f), kind="stable")[:chosen], count)
+
+
+@dataclass(frozen=True)
+class MDA:
+    """The mean of the J − f parties with the least diameter: minimum-diameter averaging.
+
+    ``adversaries`` is f; None takes the most that are fewer than half. Every choice of J − f
+    parties is tried, the first of equal ones taken, so there must be few: 20 parties, or
+    more where f is small.
+    """
+
+    adversaries: int | None = None
+
+    remembers = False
+    follows = False
+
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
+        """Return equal weights for the selected of each block, zero for the others."""
+        return about_consensus(evidence, tuple(self._select(block) for block in evidence.blocks))
+
+    def _select(self, block: Block) -> Vector:
+        count = len(block.parties)
+        f = expected("MDA", self.adversaries, count)
+        if comb(count, f) * comb(count - f, 2) > _MOST_LOOKS:
+            raise ConsilienceError(
+                f"MDA tries every way to leave {f} of {count} parties out, and these are too many: "
+                "expect fewer adversaries, or choose another method"
+            )
+        subsets = np.array(list(combinations(range(count), count - f)))
+        squares = np.zeros(len(subsets))
+        for one, other in combinations(subsets.T, 2):
+            np.maximum(squares, block.distances[one, other], out=squares)
+        least = np.argmax(squares <= (1 + ROUNDING) * squares.min())
+        return mean_of(subsets[least], count)
+
+
+def expected(rule: str, adversaries: int | None, parties: int, most: int | None = None) -> int:
+    """Return how many adversaries a rule expects: the caller's number, or the most it tolerates,
+    by default those that are fewer than half."""
+    most = max(0, (parties - 1) // 2 if most is None else most)
+    f = most if adversaries is None else adversaries
+    if not 0 <= f <= most:
+        raise ConsilienceError(
+            f"{rule} with {parties} parties tolerates 0 to {most} adversaries, asked for {f}"
+        )
+    return f
+
+
+def mean_of(selected: Positions, parties: int) -> Vector:
+    """Return the weights of the mean of the selected."""
+    weights = np.zeros(parties)
+    weights[selected] = 1.0 / len(selected)
+    return weights
 
 
 def scores(block: Block, adversaries: int) -> Vector:

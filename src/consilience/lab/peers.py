@@ -86,10 +86,10 @@ def peer(name: str, adversaries: int) -> Peer:
         raise ValueError(f"no peer is called {name!r}; there are: {', '.join(peers())}")
     short = name.removeprefix("byzfl-").removeprefix("nnm-")
     kind, told = _RULES[short]
-    make = getattr(_module("aggregators"), kind)
+    make = getattr(byzfl("aggregators"), kind)
     steps = [make(f=adversaries) if told else make()]
     if name.startswith("byzfl-nnm-"):
-        before = _module("preaggregators")
+        before = byzfl("preaggregators")
         steps = [before.Clipping(c=CLIP), before.NNM(f=adversaries), *steps]
     return Peer(steps, short in _DRAWS, LIMIT if short == "caf" else None)
 
@@ -113,7 +113,7 @@ def _within(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _module(name: str) -> ModuleType:
+def byzfl(name: str) -> ModuleType:
     """One of ByzFL's modules of aggregators, without the rest of the package.
 
     Importing byzfl itself imports torchvision, which fails beside a torch built for the CPU alone.

@@ -1,0 +1,96 @@
+"""Rules that look for adversaries along the direction in which the parties differ most.
+
+The directions are as many as coordinates, but those in which J updates differ at all are at most
+J − 1: with residuals R = (X − ȳ)(X − ȳ)ᵀ about a weighted mean, the largest eigenvalue of the
+weighted covariance is that of √c_j R_jl √c_l, and its eigenvector u gives each party's part along
+the direction, R(√c u), up to a common factor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.arrays import Vector
+from consilience.beliefs import NOTHING, Beliefs, Given
+from consilience.estimators.average import about_consensus
+from consilience.estimators.selection import ROUNDING, expected, mean_of
+from consilience.evidence import Block, Evidence, residual_products
+
+
+@dataclass(frozen=True)
+class DnC:
+    """Divide and conquer (Shejwalkar and Houmansadr 2021): the mean without the f parties that are
+    farthest from the mean of all along the direction of most variance.
+
+    ``adversaries`` is f; None takes the most that are fewer than half. As published the direction
+    is sought in a few random subsets of the coordinates, and whoever is out in one is out; here
+    once, in all coordinates that the evidence is from. Adversaries in many directions may escape.
+    """
+
+    adversaries: int | None = None
+
+    remembers = False
+    follows = False
+
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
+        """Return equal weights for the selected of each block, zero for the others."""
+        return about_consensus(evidence, tuple(self._select(block) for block in evidence.blocks))
+
+    def _select(self, block: Block) -> Vector:
+        count = len(block.parties)
+        f = expected("DnC", self.adversaries, count)
+        _, squares = _principal(block, np.ones(count))
+        return mean_of(np.argsort(squares, kind="stable")[: count - f], count)
+
+
+@dataclass(frozen=True)
+class CAF:
+    """The covariance-bound agnostic filter (Allouah et al. 2025): the mean of least variance among
+    those that remain as the outlying parties' weights shrink.
+
+    In each step a party loses that share of its weight which its square, along the direction of
+    most variance, has in the largest square of a party with any weight. So somebody loses all, and
+    the steps end where the parties have lost the weight of 2f of them. Of the means on the way,
+    that counts whose largest variance is least. ``adversaries`` is f; None takes the most that are
+    fewer than half.
+    """
+
+    adversaries: int | None = None
+
+    remembers = False
+    follows = False
+
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
+        """Return the weights that are left of each block's parties, as shares."""
+        return about_consensus(evidence, tuple(self._filter(block) for block in evidence.blocks))
+
+    def _filter(self, block: Block) -> Vector:
+        count = len(block.parties)
+        f = expected("CAF", self.adversaries, count)
+        left = best = np.ones(count)
+        least = np.inf
+        while left.sum() > count - 2 * f:
+            variance, squares = _principal(block, left)
+            if variance < least:
+                least, best = variance, left
+            if not squares.any():  # all who are left are equal
+                break
+            left = left * (1 - squares / squares.max())
+            left[left < ROUNDING] = 0.0  # what should be nothing, of two equally far
+        weights: Vector = best / best.sum()
+        return weights
+
+
+def _principal(block: Block, weights: Vector) -> tuple[float, Vector]:
+    """Return the largest variance about the weighted mean along any direction, and the square along
+    it of each party with a weight, up to a common factor."""
+    shares = weights / weights.sum()
+    products = residual_products(block.gram, np.append(shares, 0.0))
+    heard = np.flatnonzero(shares)
+    among, root = products[np.ix_(heard, heard)], np.sqrt(shares[heard])
+    variances, directions = np.linalg.eigh(among * np.outer(root, root))
+    squares = np.zeros_like(weights)
+    squares[heard] = (among @ (root * directions[:, -1])) ** 2
+    return float(variances[-1]), squares
