@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from consilience.lab import mnist
+from consilience.lab import fashion, mnist
 from consilience.lab.partitions import (
     Indices,
     Labels,
@@ -24,6 +24,7 @@ from consilience.lab.partitions import (
 from consilience.lab.training import Samples, images
 
 HONEST = 10
+DATA = ("mnist", "fashion")
 HETEROGENEITY = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")  # the usual, in this order
 
 
@@ -31,6 +32,7 @@ HETEROGENEITY = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")  # the usua
 class Pictures:
     """Which pictures an experiment uses."""
 
+    data: str = "mnist"  # one of DATA
     training_share: float = 1.0  # of the training pictures
     normalised: bool = False  # to mean 0 and variance 1 over all pixels of MNIST
 
@@ -81,7 +83,7 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def _training(pictures: Pictures, seed: int) -> tuple[mnist.Mnist, Indices]:
-    data = mnist.load()
+    data = fashion.load() if pictures.data == "fashion" else mnist.load()
     count = len(data.train_labels)
     order = np.random.default_rng([seed, 0]).permutation(count)
     return data, np.sort(order[: round(pictures.training_share * count)])
