@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from consilience.lab.experiments.lineup import NONE, ORACLE
+from consilience.lab.experiments.lineup import ORACLE
 from consilience.lab.experiments.pictures import HETEROGENEITY
 from consilience.lab.figures import save
 from consilience.lab.runner import Row
@@ -51,8 +51,8 @@ def below_oracle(mine: Sequence[Row], ends: Sequence[Row], *keys: str) -> float 
 
 
 def caught(mine: Sequence[Row]) -> float | None:
-    """Return the share of adversaries among as many least trusted parties."""
-    if any(r["attack"] == NONE or r["least_trusted"] is None for r in mine):
+    """Return the share of adversaries among as many least trusted parties. None: all are alike."""
+    if any(record["least_trusted"] is None for record in mine):
         return None
     named = [party for record in mine for party in record["least_trusted"]]
     found = [party for party in named if party.startswith("adversary")]

@@ -60,7 +60,7 @@ def summary(ends: Sequence[Row]) -> list[Row]:
             "distance": round(float(np.mean(distances)), 3) if distances else None,
             "milliseconds": round(1000 * mean_of(mine, "seconds"), 2),
             "broken": sum(r["broken"] for r in mine),
-            "caught": caught(mine),
+            "caught": None if settings["attack"] == NONE else caught(mine),
         }
         rows.append(row)
     return rows
