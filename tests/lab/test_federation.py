@@ -6,7 +6,7 @@ import pytest
 import consilience as cs
 from consilience.lab.attacks import Knowledge, registry
 from consilience.lab.attacks.optimised import CALLS
-from consilience.lab.federation import Federation, Watched, sgd
+from consilience.lab.federation import Federation, Local, Watched, add, sgd
 from consilience.lab.models import linear_regression, torch
 from consilience.lab.training import Trainers, shard
 
@@ -97,6 +97,25 @@ def test_an_attack_may_search_in_some_rounds_only(attack, most) -> None:
 
     trained(rule, attack, rounds=5, settings={"every": 3})
     assert 5 + 1.5 * most < len(calls) <= 5 + 2 * most
+
+
+def test_local_steps_send_how_far_they_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    def negated(inputs, targets, rng):
+        return inputs, -targets
+
+    def negates(knowledge: Knowledge):
+        return lambda honest, count, rng: knowledge.train(negated, count)
+
+    monkeypatch.setitem(registry._ATTACKS, "negates", negates)
+    (round,) = trained("mean", "negates", rounds=1, local=Local(3, 0.2))
+    everybody = parties()
+    start = everybody.model.initial(0)
+    honest = everybody.local_steps(start, 0, 3, 0.2, HONEST) - start
+    bad = everybody.local_steps(start, 0, 3, 0.2, BAD, negated) - start
+    assert np.allclose(round.oracle, honest.mean(0), atol=1e-6)
+    assert np.allclose(round.value, torch.cat([honest, bad]).mean(0), atol=1e-6)
+    assert not np.allclose(bad, everybody.local_steps(start, 0, 3, 0.2, BAD) - start, atol=0.1)
+    assert add(torch.ones(2), torch.tensor([0.5, -2.0])).tolist() == [1.5, -1.0]
 
 
 def test_a_rule_takes_the_place_of_a_method() -> None:

@@ -197,7 +197,16 @@ def packed_zip(name: str, data: bytes) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("pack", [packed_tar, packed_zip])
+def packed_deb(name: str, data: bytes) -> bytes:
+    members = {"debian-binary": b"2.0", "data.tar.gz": packed_tar(name, data)}  # the first is odd
+    packed = b"!<arch>\n"
+    for member, content in members.items():
+        header = f"{member:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n"
+        packed += header.encode() + content + b"\n" * (len(content) % 2)
+    return packed
+
+
+@pytest.mark.parametrize("pack", [packed_tar, packed_zip, packed_deb])
 def test_a_file_in_an_archive(pack, mirror: LocalMirror, cache: Path) -> None:
     packed = pack("package/numbers", DATA)
     mirror.contents = {"archive": packed}
@@ -206,6 +215,25 @@ def test_a_file_in_an_archive(pack, mirror: LocalMirror, cache: Path) -> None:
     assert names(cache) == ["archive", "numbers"]
     with pytest.raises(f.NotHereError, match="no package/letters"):
         archive.read(file_of(b"abc", "letters"))
+
+
+def test_a_compressed_file_in_an_archive_under_a_shorter_name(
+    mirror: LocalMirror, cache: Path
+) -> None:
+    packed = packed_deb("./share/numbers.gz", gzip.compress(DATA))
+    mirror.contents = {"archive": packed}
+    archive = f.Archive(file_of(packed, "archive"), (f.Mirror(mirror.url),), "./share/", ".gz")
+    ours = file_of(DATA, "ours-numbers")
+    assert f.fetch([ours], [f.Unprefixed("ours-", archive)])["ours-numbers"] == DATA
+    assert names(cache) == ["archive", "ours-numbers"]
+
+
+def test_a_package_that_installs_nothing(tmp_path: Path) -> None:
+    packed = packed_deb("numbers", DATA).replace(b"data.tar", b"else.tar")
+    (tmp_path / "archive").write_bytes(packed)
+    archive = f.Archive(file_of(packed, "archive"), (f.Folder(tmp_path),))
+    with pytest.raises(f.NotHereError, match="installs nothing"):
+        archive.read(NUMBERS)
 
 
 def test_an_archive_that_cannot_be_had_says_why_once(mirror: LocalMirror) -> None:
@@ -233,3 +261,17 @@ def test_npm_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f.shutil, "which", lambda _: None)
     with pytest.raises(f.UnreachableError, match="npm is not installed"):
         f.Npm("thing@1").read(NUMBERS)
+
+
+def test_apt_leaves_the_package_or_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Stands in for apt: writes down how it was called, in a file called as the package.
+    apt = tmp_path / "apt-get"
+    apt.write_text('#!/bin/sh\necho "$@" > numbers\n')
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert f.Apt("thing=1").read(NUMBERS) == b"download --quiet thing=1\n"
+    apt.unlink()
+    with pytest.raises(f.UnreachableError, match="apt is not installed"):
+        f.Apt("thing=1").read(NUMBERS)

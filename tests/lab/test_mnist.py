@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consilience.lab import mnist
-from consilience.lab.fetch import Archive, File, Folder, NotHereError
+from consilience.lab import fashion, mnist
+from consilience.lab.fetch import Archive, DataUnavailableError, File, Folder, NotHereError
 
 
 def digest(data: bytes) -> str:
@@ -148,3 +148,17 @@ def test_the_real_data(monkeypatch: pytest.MonkeyPatch) -> None:
         *(5421, 5918, 6265, 5851, 5949),
     ]
     assert round(float(digits.train_images.mean()) / 255, 4) == 0.1307
+
+
+@pytest.mark.integration
+def test_the_real_fashion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CONSILIENCE_CACHE")
+    try:
+        clothes = fashion.load()
+    except DataUnavailableError as error:
+        pytest.skip(str(error))
+    assert clothes.train_images.shape == (60_000, 28, 28)
+    assert np.bincount(clothes.train_labels).tolist() == [6000] * 10
+    assert np.bincount(clothes.test_labels).tolist() == [1000] * 10
+    assert clothes.train_labels[:5].tolist() == [9, 0, 0, 3, 0]
+    assert round(float(clothes.train_images.mean()) / 255, 4) == 0.2860

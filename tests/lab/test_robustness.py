@@ -16,8 +16,10 @@ from consilience.cli.commands import app
 from consilience.lab import runner
 from consilience.lab.attacks import SUITE
 from consilience.lab.experiments import robustness as cells_of
-from consilience.lab.experiments.robustness import PLANS, Plan, Seen
-from consilience.lab.robustness import bench, complete_in_parallel, summary
+from consilience.lab.experiments.lineup import Seen
+from consilience.lab.experiments.pictures import Pictures, adversary, forget, shards
+from consilience.lab.experiments.robustness import PLANS, PROTOCOLS, Plan
+from consilience.lab.robustness import bench, summary
 from consilience.lab.tables import where
 from parallel import fail, work
 
@@ -38,11 +40,9 @@ QUIET = Console(quiet=True)
 def _few(tiny_mnist: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     suite = {"gaussian": ("gaussian", {}), "loud": ("gaussian", {"scale": 30.0})}
     monkeypatch.setattr(cells_of, "SUITE", suite)
-    for cached in (cells_of._data, cells_of._training):
-        cached.cache_clear()
+    forget()
     yield
-    for cached in (cells_of._data, cells_of._training):
-        cached.cache_clear()
+    forget()
 
 
 def test_a_run_from_pictures_to_page(tmp_path: Path) -> None:
@@ -97,22 +97,21 @@ def test_a_cell_keeps_distance_time_and_whom_it_trusts_least() -> None:
 
 
 def test_honest_data_do_not_depend_on_the_adversaries() -> None:
-    honest, test = cells_of._data("mlp", "dirichlet-1", 0)
+    honest, test = shards(Pictures(), "dirichlet-1", 0)
     assert len(honest) == 10
     assert sum(len(shard.targets) for shard in honest.values()) == 150
-    assert all(
-        len(shard.targets) for shard in cells_of._data("mlp", "dirichlet-0.1", 3)[0].values()
-    )
-    one_class, _ = cells_of._data("mlp", "one-class", 0)
+    uneven, _ = shards(Pictures(), "dirichlet-0.1", 3)
+    assert all(len(shard.targets) for shard in uneven.values())
+    one_class, _ = shards(Pictures(), "one-class", 0)
     assert [set(shard.targets.tolist()) for shard in one_class.values()] == [{c} for c in range(10)]
-    own = [cells_of._adversary("mlp", 0, k) for k in range(2)]
+    own = [adversary(Pictures(), 0, k) for k in range(2)]
     assert [len(shard.targets) for shard in own] == [15, 15]
     assert own[0].targets.tolist() != own[1].targets.tolist()
     assert (test.inputs.min(), test.inputs.max()) == (0, pytest.approx(0.98, abs=0.02))
 
 
 def test_byzfls_protocol_normalises_and_keeps_a_fifth_aside() -> None:
-    honest, test = cells_of._data("byzfl", "gamma-0", 0)
+    honest, test = shards(PROTOCOLS["byzfl"].pictures, "gamma-0", 0)
     assert sum(len(shard.targets) for shard in honest.values()) == 120
     assert float(test.inputs.min()) == pytest.approx(-0.1307 / 0.3081)
     plan = replace(PLANS["byzfl"], methods=("byzfl-nnm-trmean",), attacks=("gaussian",), rounds=1)
@@ -162,13 +161,13 @@ def test_cells_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     cells = [runner.Cell("x", {"seed": k}, partial(work, k)) for k in range(4)]
     runner.store(cells[0], tmp_path)
-    complete_in_parallel(cells, tmp_path, QUIET, workers=2)
+    runner.complete(cells, tmp_path, QUIET, workers=2)
     records = [runner.load(cell, tmp_path)[0] for cell in cells]
     assert [record["value"] for record in records] == [0, 1, 2, 3]
     assert [record["process"] == os.getpid() for record in records] == [True, False, False, False]
     assert [record["threads"] for record in records] == ["2", "1", "1", "1"]
     with pytest.raises(ValueError, match="this cell cannot be run"):
-        complete_in_parallel([runner.Cell("y", {}, fail)], tmp_path, QUIET, workers=2)
+        runner.complete([runner.Cell("y", {}, fail)], tmp_path, QUIET, workers=2)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

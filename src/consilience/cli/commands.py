@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -29,6 +29,18 @@ app = typer.Typer(
 
 bench = typer.Typer(help="Measure the methods.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+
+# Options that several commands have.
+_Methods = Annotated[str, typer.Option(help="Names with commas; byzfl-... for peers.")]
+_Heterogeneity = Annotated[
+    str, typer.Option(help="Of iid, dirichlet-ALPHA, one-class, gamma-SHARE, with commas.")
+]
+_Adversaries = Annotated[
+    str, typer.Option(help="How many beside 10 honest parties; numbers with commas.")
+]
+_Seeds = Annotated[int | None, typer.Option(min=1, help="How many repetitions.")]
+_Out = Annotated[Path, typer.Option(help="Where cells, figures and the page go.")]
+_Workers = Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")]
 
 
 @app.command()
@@ -115,10 +127,8 @@ def reproduce(
     full: Annotated[
         bool, typer.Option("--full/--quick", help="The whole protocol, or a look at everything.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Where cells, figures and the page go.")] = Path(
-        "reproduction"
-    ),
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many repetitions.")] = None,
+    out: _Out = Path("reproduction"),
+    seeds: _Seeds = None,
 ) -> None:
     """Run the paper's experiments on the real data. Finished cells are not run again."""
     with _extra("lab"):
@@ -137,27 +147,21 @@ def robustness(
     protocol: Annotated[
         str, typer.Option(help="mlp, ours, or byzfl, that of ByzFL's benchmark.")
     ] = "mlp",
-    methods: Annotated[str, typer.Option(help="Names with commas; byzfl-... for peers.")] = "",
+    methods: _Methods = "",
     attacks: Annotated[
         str,
         typer.Option(help="Names with commas; none for no attack; NAME@N: search every N rounds."),
     ] = "",
-    heterogeneity: Annotated[
-        str, typer.Option(help="Of iid, dirichlet-ALPHA, one-class, gamma-SHARE, with commas.")
-    ] = "",
-    adversaries: Annotated[
-        str, typer.Option(help="How many beside 10 honest parties; numbers with commas.")
-    ] = "",
+    heterogeneity: _Heterogeneity = "",
+    adversaries: _Adversaries = "",
     momentum: Annotated[str, typer.Option(help="Of the workers; numbers with commas.")] = "",
     rounds: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many repetitions.")] = None,
-    out: Annotated[Path, typer.Option(help="Where cells, figures and the page go.")] = Path(
-        "robustness"
-    ),
+    seeds: _Seeds = None,
+    out: _Out = Path("robustness"),
     quick: Annotated[
         bool, typer.Option("--quick", help="A few methods, attacks and rounds.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 1,
+    workers: _Workers = 1,
 ) -> None:
     """Train MNIST under attack, by every method. Finished cells are not run again."""
     with _extra("bench"):
@@ -165,7 +169,7 @@ def robustness(
         from consilience.lab.robustness import bench as run
     if protocol not in PLANS:
         raise _fail(f"no protocol is called {protocol!r}; choose from {', '.join(PLANS)}")
-    try:
+    with _mistakes():
         chosen = {
             "methods": _split(methods, str),
             "attacks": _split(attacks, str),
@@ -175,11 +179,43 @@ def robustness(
             "rounds": rounds,
             "seeds": seeds,
         }
-        given = {key: value for key, value in chosen.items() if value}
-        plan = replace(PLANS[protocol], **{**(QUICK if quick else {}), **given})
+        plan = replace(PLANS[protocol], **(QUICK if quick else {}) | _given(chosen))
         plan.check()
-    except (ImportError, ValueError) as error:
-        raise _fail(str(error)) from None
+    with _resumable(out) as console:
+        console.print(f"The page: {run(plan, out, console, workers)}")
+
+
+@bench.command()
+def backdoors(
+    methods: _Methods = "",
+    kinds: Annotated[
+        str, typer.Option(help="Of patch, semantic, replacement, constrained, rare, with commas.")
+    ] = "",
+    heterogeneity: _Heterogeneity = "",
+    adversaries: _Adversaries = "",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Of 20 local steps each.")] = None,
+    seeds: _Seeds = None,
+    data: Annotated[str, typer.Option(help="mnist or fashion.")] = "mnist",
+    out: _Out = Path("backdoors"),
+    quick: Annotated[bool, typer.Option("--quick", help="A few methods, IID, the patch.")] = False,
+    workers: _Workers = 1,
+) -> None:
+    """Train by federated averaging, with backdoors. Finished cells are not run again."""
+    with _extra("bench"):
+        from consilience.lab.backdoors import bench as run
+        from consilience.lab.experiments.backdoors import PLAN, QUICK
+    with _mistakes():
+        chosen = {
+            "methods": _split(methods, str),
+            "kinds": _split(kinds, str),
+            "heterogeneity": _split(heterogeneity, str),
+            "adversaries": _split(adversaries, int, "--adversaries takes whole numbers"),
+            "rounds": rounds,
+            "seeds": seeds,
+            "data": data,
+        }
+        plan = replace(PLAN, **(QUICK if quick else {}) | _given(chosen))
+        plan.check()
     with _resumable(out) as console:
         console.print(f"The page: {run(plan, out, console, workers)}")
 
@@ -301,6 +337,20 @@ def _split(text: str, kind: Callable[[str], T], expected: str = "") -> tuple[T, 
         return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"{expected} with commas between them, found {text!r}") from None
+
+
+def _given(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the choices that somebody made."""
+    return {key: value for key, value in chosen.items() if value}
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """Say what is wrong with the choices."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise _fail(str(error)) from None
 
 
 @contextmanager

@@ -1,11 +1,12 @@
-"""A federation in one process: parties send gradients, adversaries send what they like.
+"""A federation in one process: parties send updates, adversaries send what they like.
 
 Each round the server asks some parties for updates at its parameters, aggregates them by one
-method, with a memory of the parties, and takes a step with the consensus.
+method, with a memory of the parties, and takes a step with the consensus. An update is a gradient,
+or, with `Local` steps, how far a party's own training took it from the server's parameters.
 
 The method may be a `Rule`, any function of an array: somebody else's aggregator. A rule screens
 nothing, so it is handed all that was sent, with NaN in place of what has no place in an array.
-Training has broken when the honest parties' gradients, or what the server makes of the updates,
+Training has broken when the honest parties' updates, or what the server makes of the updates,
 are not finite, or when the aggregator raises: the parameters are NaN from then on.
 """
 
@@ -34,6 +35,13 @@ _log = logging.getLogger(__name__)
 Array = NDArray[Any]
 Rule = Callable[[Array], Array]  # (J, K) -> (K,); may keep a state, may be deep-copied
 Optimizer = Callable[[Tensor, Tensor], Tensor]  # parameters, consensus -> parameters
+
+
+class Local(NamedTuple):
+    """The training that a party does by itself in a round."""
+
+    steps: int
+    rate: float
 
 
 class _Scene(NamedTuple):
@@ -71,6 +79,7 @@ class Federation:
     adversaries: Sequence[str] = ()
     attack: str = "gaussian"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
+    local: Local | None = None  # None: parties send gradients
     per_round: int | None = None  # how many take part in a round, drawn at random; None: all
     memory: Memory = field(default_factory=lambda: Memory(seed=0))  # experiments repeat
     watch: Callable[[Watched], None] = lambda round: None  # told of every round
@@ -111,7 +120,7 @@ class Federation:
             asked = set(rng.choice(everyone, self.per_round, replace=False))
         honest = [party for party in self.honest if party in asked]
         bad = [party for party in self.adversaries if party in asked]
-        known = self._honest(parameters, round, honest)  # (H, K)
+        known = self._updates(parameters, round, honest)  # (H, K)
         if not np.isfinite(known).all():
             return torch.full_like(parameters, torch.nan), None
         updates = dict(zip(honest, known, strict=True))
@@ -124,11 +133,19 @@ class Federation:
             self.watch(Watched(value, known.mean(0), consensus, seconds))
         return self.optimizer(parameters, torch.from_numpy(value)), consensus
 
-    def _honest(self, parameters: Tensor, round: int, parties: Sequence[str]) -> Array:
+    def _updates(
+        self, parameters: Tensor, round: int, parties: Sequence[str], poison: Poison | None = None
+    ) -> Array:
+        """What these parties send (J, K) when they do as they should, if on poisoned data."""
         if not parties:
             return np.zeros((0, parameters.numel()), np.float32)
-        rows: Array = self.parties.gradients(parameters, round, parties).numpy()
-        return rows
+        if self.local is None:
+            rows = self.parties.gradients(parameters, round, parties, poison)
+        else:
+            ends = self.parties.local_steps(parameters, round, *self.local, parties, poison)
+            rows = ends - parameters
+        made: Array = rows.numpy()
+        return made
 
     def _bad(
         self,
@@ -150,8 +167,7 @@ class Federation:
         """What adversaries would send this round if they trained, on poisoned data."""
         assert self._scene is not None
         parameters, round, _, bad = self._scene
-        rows: Array = self.parties.gradients(parameters, round, bad[:count], poison).numpy()
-        return rows
+        return self._updates(parameters, round, bad[:count], poison)
 
     def _ask(self, rows: Array) -> Array:
         """What the server would make of these updates this round."""
@@ -202,6 +218,11 @@ def sgd(rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimi
         return parameters - rate * velocity
 
     return step
+
+
+def add(parameters: Tensor, consensus: Tensor) -> Tensor:
+    """Federated averaging's step, where updates are differences of parameters."""
+    return parameters + consensus
 
 
 def adam(rate: float, first: float = 0.9, second: float = 0.999) -> Optimizer:

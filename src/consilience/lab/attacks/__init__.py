@@ -15,13 +15,15 @@ takes a Knowledge and its settings, returns an Attack, and is decorated with `re
 
     for label, (name, settings) in SUITE.items():
         attack = make(name, knowledge, **settings)
+
+Backdoors are not in it: they do not aim at accuracy, and have a benchmark of their own.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from consilience.lab.attacks import adaptive, blind, crafted, optimised, poisoned
+from consilience.lab.attacks import adaptive, backdoors, blind, crafted, optimised, poisoned
 from consilience.lab.attacks.registry import (
     Attack,
     Knowledge,
@@ -43,6 +45,7 @@ __all__ = [
     "Sent",
     "adaptive",
     "attacks",
+    "backdoors",
     "blind",
     "crafted",
     "make",

@@ -20,7 +20,7 @@ def random_local(
     uniform over the vocabulary when they are codes, else normal with the mean and spread of the
     true ones, so that they are as large as the honest parties' inputs.
     """
-    train, classes = _train(knowledge, "random_local trains on random data"), knowledge.classes
+    train, classes = trainer(knowledge, "random_local trains on random data"), knowledge.classes
     if replace not in ("labels", "inputs", "both"):
         raise ValueError(f"replace is 'labels', 'inputs' or 'both', not {replace!r}")
 
@@ -40,7 +40,7 @@ def random_local(
 @register
 def label_flip(knowledge: Knowledge) -> Attack:
     """An honest computation on labels L − 1 − y, where L is the number of classes."""
-    train, classes = _train(knowledge, "label_flip trains on flipped labels"), knowledge.classes
+    train, classes = trainer(knowledge, "label_flip trains on flipped labels"), knowledge.classes
     if classes is None:
         raise ValueError("label_flip flips classes: give Knowledge their number, classes")
 
@@ -53,7 +53,8 @@ def label_flip(knowledge: Knowledge) -> Attack:
     return attack
 
 
-def _train(knowledge: Knowledge, why: str) -> Callable[[Poison, int], Array]:
+def trainer(knowledge: Knowledge, why: str) -> Callable[[Poison, int], Array]:
+    """How adversaries train in this protocol; an error that says why, if it does not tell."""
     if knowledge.train is None:
         raise ValueError(f"{why}: give Knowledge a `train` function")
     return knowledge.train

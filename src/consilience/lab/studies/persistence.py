@@ -19,9 +19,10 @@ import numpy as np
 
 from consilience import Memory, Pairwise
 from consilience.estimators.persistence import lasting_shares
-from consilience.lab.experiments import robustness
-from consilience.lab.experiments.robustness import BATCH, PROTOCOLS, RATE
+from consilience.lab.experiments.pictures import Pictures, shards
+from consilience.lab.experiments.robustness import BATCH, RATE
 from consilience.lab.federation import Federation, sgd
+from consilience.lab.models import mlp
 from consilience.lab.training import Trainers
 
 KINDS = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")
@@ -31,8 +32,8 @@ ROUNDS = (1, 5, 6, 10, 11, 20, 40)
 
 def watched(kind: str, momentum: float, decay: float, seed: int) -> dict[int, list[float]]:
     """Return the slack, and the median, least and largest lasting share, by round."""
-    honest, _ = robustness._data("mlp", kind, seed)
-    model, memory = PROTOCOLS["mlp"].model(), Memory(decay, seed=seed)
+    honest, _ = shards(Pictures(), kind, seed)
+    model, memory = mlp(), Memory(decay, seed=seed)
     trainers = Trainers(model, honest, seed, BATCH, momentum)
     federation = Federation(trainers, list(honest), "pairwise", sgd(RATE), memory=memory)
     parameters, found = model.initial(seed), {}

@@ -1,0 +1,94 @@
+"""The methods of an experiment by name, and what is kept of the rounds of one.
+
+Names are those of `consilience.methods()` and of `peers()`. The oracle is the mean of the honest
+updates: what a server would do that knew the adversaries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from consilience import methods
+from consilience.lab.experiments.pictures import HONEST, divider
+from consilience.lab.federation import Rule, Watched
+from consilience.lab.peers import peer, peers
+from consilience.lab.runner import Row
+
+NONE, ORACLE = "none", "oracle"
+
+
+def method_of(name: str, adversaries: int, present: int) -> str | Rule:
+    """The method of that name; a peer is told of so many adversaries, of whom so many take part.
+
+    Most peers refuse to work with a majority of adversaries, which they may be of the honest alone.
+    """
+    if name == ORACLE:
+        return "mean"  # nobody but the honest is there
+    if name in peers():
+        return peer(name, min(adversaries, (HONEST + present - 1) // 2))
+    return name
+
+
+def check(names: Sequence[str], heterogeneity: Sequence[str], adversaries: Sequence[int]) -> None:
+    """Raise an error that names the first thing that does not exist."""
+    among("method", names, (*methods(), *peers()))
+    for name in names:
+        method_of(name, adversaries=1, present=1)  # raises if ByzFL is not installed
+    for kind in heterogeneity:
+        divider(kind)
+    for count in adversaries:
+        if not 0 < count < HONEST:
+            raise ValueError(f"{count} adversaries beside {HONEST} honest, expected 1 to 9")
+
+
+def among(what: str, found: Sequence[str], known: Sequence[str]) -> None:
+    """Raise an error that names the first that is not known."""
+    for name in found:
+        if name not in known:
+            raise ValueError(f"no {what} is called {name!r}; there are: {', '.join(known)}")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the news, every round, that a malformed update was rejected."""
+    logger = logging.getLogger("consilience")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class Seen:
+    """What a cell keeps of its rounds."""
+
+    def __init__(self, honest: list[str], adversaries: list[str]) -> None:
+        self.adversaries = len(adversaries)
+        self.weights = dict.fromkeys([*honest, *adversaries], 0.0)
+        self.misses: list[float] = []
+        self.seconds: list[float] = []
+
+    def __call__(self, round: Watched) -> None:
+        """Take note of a round."""
+        self.seconds.append(round.seconds)
+        if np.isfinite(round.miss):
+            self.misses.append(round.miss)
+        if round.consensus is not None:
+            for party, weight in round.consensus.weights.items():
+                self.weights[party] += weight
+
+    def summary(self) -> Row:
+        """The median distance from the oracle and time, and whom the method trusted least."""
+        least = sorted(self.weights, key=lambda party: self.weights[party])
+        differs = self.weights[least[-1]] - self.weights[least[0]] > 1e-6
+        return {
+            "distance": round(float(np.median(self.misses)), 4) if self.misses else None,
+            "seconds": round(float(np.median(self.seconds)), 5),
+            # As many as there are adversaries; None: the method makes no difference.
+            "least_trusted": least[: self.adversaries or 1] if differs else None,
+        }
