@@ -25,6 +25,8 @@ The weight of a party is its vote times its trust.
 Distances of few coordinates are first drawn towards the typical one, and nobody is named for what
 chance explains (see `certainty`).
 
+In no coordinate does a party count far beyond what others reach (see `passes.corroborate`).
+
 docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
 """
 
