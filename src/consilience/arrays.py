@@ -11,4 +11,5 @@ Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
 Spans = list[tuple[int, int]]  # coordinates from..to

@@ -23,7 +23,7 @@ from consilience.estimators.judgement import Judgement
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
-from consilience.passes.corroborate import Corroboration, Voices, corroborated
+from consilience.passes.corroborate import Corroboration, Witnesses, corroborated
 from consilience.text import shown
 
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
@@ -66,10 +66,10 @@ class Engine(Protocol):
         ...
 
     def combine(
-        self, weights: Vector, ring: Positions | None, voices: Voices | None
+        self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
-        """Form the weighted sum (the last weight is the centre's), with voices cut off where
-        nobody stands beside a party. Return each party's mean squared distance from the one before
+        """Form the weighted sum (the last weight is the centre's), cut off where no witness stands
+        beside a party. Return each party's mean squared distance from the one before
         it in the ring, an order of all parties, if there is one; and the mean square of what was
         cut off. Where these are not finite, parties whose updates are unusable are left out from
         then on."""
@@ -138,9 +138,9 @@ class _Round:
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
-        weights, voices = self._corroborated(weights, beliefs.corroboration, random)
+        weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
         self._took("inference", started)
-        alone = self._combined(block, weights, voices, random)
+        alone = self._combined(block, weights, witnesses, random)
         if alone is None:
             explained = engine.parties != block.parties  # an unusable update is out
             return self.weighed(
@@ -177,19 +177,23 @@ class _Round:
 
     def _corroborated(
         self, weights: Vector, rule: Corroboration | None, random: np.random.Generator
-    ) -> tuple[Vector, Voices | None]:
-        """Return the weights that count, and the voices that others must be among; None where
+    ) -> tuple[Vector, Witnesses | None]:
+        """Return the weights that count, and who must stand beside the others; None where
         nobody asks for them. The last weight, the centre's, stays."""
         size = self.engine.size
         if rule is None or len(weights) < 3 or not (rule.always or size >= _PLACES):
             return weights, None
         edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
-        counted, voices = corroborated(self.engine.look(places), weights[:-1], rule)
-        return np.append(counted, weights[-1]), voices
+        counted, witnesses = corroborated(self.engine.look(places), weights[:-1], rule)
+        return np.append(counted, weights[-1]), witnesses
 
     def _combined(
-        self, block: Block, weights: Vector, voices: Voices | None, random: np.random.Generator
+        self,
+        block: Block,
+        weights: Vector,
+        witnesses: Witnesses | None,
+        random: np.random.Generator,
     ) -> Vector | None:
         """Have the sum formed; return the share of each party's squared difference that was cut
         off, or None if the evidence it rests on is not that of all coordinates.
@@ -202,14 +206,14 @@ class _Round:
         engine, count = self.engine, len(block.parties)
         ring = random.permutation(count)
         sampled = block.count < engine.size and count > 1
-        apart, alone = engine.combine(weights, ring if sampled else None, voices)
+        apart, alone = engine.combine(weights, ring if sampled else None, witnesses)
         self._took("combination", started)
         if engine.parties != block.parties:
             return None
         seen = block.distances[ring, np.roll(ring, 1)]
         if sampled and not _unsurprising(apart[ring], seen, block.count):
             return None
-        if voices is None:
+        if witnesses is None:
             return np.zeros(0)
         return np.minimum(alone / np.maximum(block.residuals(weights)[:-1], 1e-300), 1.0)
 

@@ -105,6 +105,8 @@ CHOICES = {
     "lasting": 0.8,
     "enough_rounds": 2.0,
     "outlasting": 1.0,
+    "corroborate": False,
+    "mild": 0.0,
     "few": 1.0,
     "quiet": 0.1,
     "doubt": 0.0,
@@ -147,7 +149,8 @@ def test_every_choice_can_be_made_and_changes_something():
             claimed = {party: 10.0 ** (j % 3) for j, party in enumerate(block.parties)}
             given = Given(claimed, now=block, lasting=some_rounds(block, seed))
             beliefs = how.infer(cs.Evidence((block,)), given)
-            found.append((beliefs.weights[0].tolist(), beliefs.groups, beliefs.reasons))
+            told = (beliefs.groups, beliefs.reasons, beliefs.corroboration)
+            found.append((beliefs.weights[0].tolist(), *told))
         return found
 
     assert set(CHOICES) == {field.name for field in fields(cs.Pairwise)}

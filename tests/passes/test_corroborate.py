@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.passes.corroborate import Corroboration, corroborated, voices_of
+from consilience.passes.corroborate import Corroboration, corroborated, witnesses_of
 
 SIZE = 20_000
 
@@ -74,34 +74,24 @@ def test_infinity_where_no_sample_looks_is_found_all_the_same():
     assert consensus.uncorroborated
 
 
-def test_one_heavy_party_is_one_voice_and_copies_are_hardly_any():
-    weights = np.array([0.4, *[0.1] * 6, *[0.0] * 3])
-    voices = voices_of(weights, 0.0)
-    assert voices.said[0] == pytest.approx(voices.said.max())
-    assert voices.said[0] <= voices.depth < 2 * voices.said[1] + voices.said[0]
-    assert not voices.said[-3:].any()
-
-
-def test_no_single_voice_is_deep_enough():
-    random = np.random.default_rng(0)
-    for _ in range(200):
-        weights = random.dirichlet(np.full(random.integers(2, 30), 0.5))
-        voices = voices_of(weights, 0.0)
-        assert voices.said.max() <= voices.depth or voices.said.max() > 0.499 * voices.said.sum()
-        assert voices.depth < 0.5 * voices.said.sum()
+def test_the_heavy_are_one_witness_each_and_copies_are_none():
+    assert (
+        witnesses_of(np.array([0.4, *[0.1] * 6, *[0.01] * 3])).tolist() == [True] * 7 + [False] * 3
+    )
+    assert witnesses_of(np.array([-0.1, 0.5, 0.6])).tolist() == [False, True, True]
 
 
 def test_a_suspect_counts_less_where_parties_are_known_to_differ_mildly():
     sample = np.array(list(noisy(11, 4096).values()))
     sample[0, :200] += 30
     weights = np.full(11, 1 / 11)
-    kept, voices = corroborated(sample, weights, Corroboration(mild=True))
-    assert voices is not None
+    kept, found = corroborated(sample, weights, Corroboration(mild=True))
+    assert found is not None
     assert kept.sum() == pytest.approx(1.0)
     assert kept[0] < 0.1 / 11
     assert np.ptp(kept[1:]) == 0
-    same, voices = corroborated(sample, weights, Corroboration())
-    assert voices is not None
+    same, found = corroborated(sample, weights, Corroboration())
+    assert found is not None
     assert (same == weights).all()
 
 

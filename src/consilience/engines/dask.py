@@ -32,7 +32,7 @@ from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
-from consilience.passes.corroborate import Voices
+from consilience.passes.corroborate import Witnesses
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates, nobody_left
 
@@ -82,11 +82,11 @@ class Shard:
         bad: Mapping[str, str],
         weights: Vector,
         ring: Positions | None,
-        voices: Voices | None,
+        witnesses: Witnesses | None,
     ) -> Formed:
         """Form the shard of the consensus."""
         engine = self.engine(bad)
-        apart, alone = engine.combine(weights, ring, voices)
+        apart, alone = engine.combine(weights, ring, witnesses)
         return Formed(engine, (apart * engine.size, alone * engine.size))
 
     def reduce(self, bad: Mapping[str, str], rule: TrimmedMean, exact: bool) -> Formed:
@@ -182,10 +182,10 @@ class Shards:
         return np.hstack(self.client.gather(futures))
 
     def combine(
-        self, weights: Vector, ring: Positions | None, voices: Voices | None
+        self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
         """Have each worker form its shards of the sum; only a few numbers come back."""
-        apart, alone = self._formed(Shard.combine, weights, ring, voices)
+        apart, alone = self._formed(Shard.combine, weights, ring, witnesses)
         return apart, alone
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:

@@ -11,7 +11,7 @@ from consilience.arrays import Array, Positions, Vector
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Evidence
 from consilience.passes.combine import combine, reduce
-from consilience.passes.corroborate import Voices
+from consilience.passes.corroborate import Witnesses
 from consilience.passes.observe import ignored, observe, screened
 from consilience.updates.tensors import Storage
 from consilience.updates.trees import Path
@@ -59,11 +59,11 @@ class InProcess:
         return self.updates.look(places)
 
     def combine(
-        self, weights: Vector, ring: Positions | None, voices: Voices | None
+        self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
         """Form the sum; where it is not finite, drop unusable updates."""
         tell = self.tell("combination")
-        apart, alone = combine(self.updates, weights, self._room, ring, tell, voices)
+        apart, alone = combine(self.updates, weights, self._room, ring, tell, witnesses)
         if np.isnan(apart).any():
             self.updates = screened(self.updates)
         return apart, alone

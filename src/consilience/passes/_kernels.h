@@ -386,92 +386,108 @@ TARGET static int NAME(trim)(const Row *rows, Py_ssize_t count, Py_ssize_t cut, 
     return never == 0;
 }
 
-/* Finds, in each column, the value that more than `depth` of the voices reach: from above, or with
-`sign` -1 from below. */
-TARGET static void NAME(reach)(const T *block, Py_ssize_t parties, const T *voices, T depth, T sign,
-                               T *restrict bound)
+#define MORE(a, b) ((a) > (b) ? (a) : (b))
+
+/* Puts four more rows, or one, among the two least and the two greatest of each of n columns. */
+TARGET static void NAME(among)(const T *const *x, Py_ssize_t count, Py_ssize_t n, T *restrict ends)
 {
-    T heard[COLUMNS], top[COLUMNS], own[COLUMNS];
-    for (Py_ssize_t k = 0; k < COLUMNS; k++) {
-        bound[k] = (T)INFINITY;
-        heard[k] = 0;
+    T *restrict top = ends, *restrict next = ends + PIECE;
+    T *restrict low = ends + 2 * PIECE, *restrict above = ends + 3 * PIECE;
+    if (count < 4) {
+        for (Py_ssize_t k = 0; k < n; k++) {
+            T a = x[0][k], second = LESSER(top[k], a), last = MORE(low[k], a);
+            next[k] = MORE(next[k], second);
+            top[k] = MORE(top[k], a);
+            above[k] = LESSER(above[k], last);
+            low[k] = LESSER(low[k], a);
+        }
+        return;
     }
-    int left = 1;
-    for (Py_ssize_t step = 0; left && step < parties; step++) { /* down to the next value */
-        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
-            top[k] = -(T)INFINITY;
-            own[k] = 0;
-        }
-        for (Py_ssize_t j = 0; j < parties; j++) {
-            const T *restrict row = block + j * COLUMNS;
-            T voice = voices[j];
-            for (Py_ssize_t k = 0; k < COLUMNS; k++) {
-                T x = sign * row[k];
-                x = x < bound[k] ? x : -(T)INFINITY;
-                own[k] = x > top[k] ? voice : x == top[k] ? own[k] + voice : own[k];
-                top[k] = x > top[k] ? x : top[k];
-            }
-        }
-        left = 0;
-        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
-            int on = heard[k] <= depth;
-            bound[k] = on ? top[k] : bound[k];
-            heard[k] = on ? heard[k] + own[k] : heard[k];
-            left |= heard[k] <= depth;
-        }
+    const T *p = x[0], *q = x[1], *r = x[2], *s = x[3];
+    for (Py_ssize_t k = 0; k < n; k++) {
+        T a = MORE(p[k], q[k]), b = LESSER(p[k], q[k]); /* pairs in order */
+        T c = MORE(r[k], s[k]), d = LESSER(r[k], s[k]);
+        T most = MORE(a, c), least = LESSER(b, d), inner = LESSER(a, c), outer = MORE(b, d);
+        T beyond = MORE(inner, outer), before = LESSER(outer, inner); /* second of the four */
+        T second = LESSER(top[k], most), last = MORE(low[k], least);
+        beyond = MORE(beyond, second);
+        before = LESSER(before, last);
+        next[k] = MORE(next[k], beyond);
+        top[k] = MORE(top[k], most);
+        above[k] = LESSER(above[k], before);
+        low[k] = LESSER(low[k], least);
     }
-    for (Py_ssize_t k = 0; k < COLUMNS; k++)
-        bound[k] *= sign;
 }
 
-/* Forms at most COLUMNS numbers of the sum in which none of the first `parties` rows counts further
-beyond the span that more than `depth` of the voices reach than `headroom` times its width. Adds
-each one's squares of what was cut off to `alone`, and the ring's squared distances to `squares`.
-Returns whether all of it is finite; where it is not, the squares are left as they were. */
-TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_t parties,
-                                    const double *weights, const double *given, double depth,
-                                    double headroom, Py_ssize_t at, Py_ssize_t n, const Row *out,
-                                    void *buffer, Py_ssize_t ring, double *squares, double *alone,
-                                    double *found)
+/* Adds Σ w x of a row to y, with x cut off at both ends; returns the squares of what was cut. */
+TARGET static double NAME(cut)(const T *restrict x, T w, const T *restrict least,
+                               const T *restrict most, Py_ssize_t n, T *restrict y)
 {
-    T *block = buffer, *voices = block + count * COLUMNS;
-    T least[COLUMNS], most[COLUMNS], y[COLUMNS];
-    for (Py_ssize_t j = 0; j < count; j++) {
-        T *row = block + j * COLUMNS;
-        NAME(convert)(rows + j, at, n, row);
-        for (Py_ssize_t k = n; k < COLUMNS; k++)
-            row[k] = 0;
+    T squares[COLUMNS];
+    memset(squares, 0, sizeof squares);
+    for (Py_ssize_t at = 0; at < n; at += COLUMNS)
+        for (Py_ssize_t k = at; k < LESSER(at + COLUMNS, n); k++) {
+            T heard = MORE(x[k], least[k]);
+            heard = LESSER(heard, most[k]);
+            y[k] += w * heard;
+            squares[k - at] += (x[k] - heard) * (x[k] - heard);
+        }
+    double sum = 0;
+    for (Py_ssize_t k = 0; k < COLUMNS; k++)
+        sum += squares[k];
+    return sum;
+}
+
+/* Forms at most PIECE numbers of the sum in which none of the first `parties` rows counts further
+beyond the second least and the second greatest of the witnesses than `headroom` times what these
+are apart. Adds each one's squares of what was cut off to `alone`, and the ring's squared distances
+to `squares`. Returns whether all is finite; where it is not, the squares are left as they were. */
+TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_t parties,
+                                    const double *weights, const char *witnesses, double headroom,
+                                    Py_ssize_t at, Py_ssize_t n, const Row *out, void *buffer,
+                                    const void **where, Py_ssize_t ring, double *squares,
+                                    double *alone, double *found)
+{
+    T *spare = buffer, y[PIECE], ends[4 * PIECE];
+    const T **x = (const T **)where, *four[4];
+    for (Py_ssize_t k = 0; k < PIECE; k++) {
+        y[k] = 0;
+        ends[k] = ends[PIECE + k] = -(T)INFINITY;
+        ends[2 * PIECE + k] = ends[3 * PIECE + k] = (T)INFINITY;
     }
-    double never = NAME(never)(block, count * COLUMNS);
-    for (Py_ssize_t j = 0; j < parties; j++)
-        voices[j] = (T)given[j];
-    NAME(reach)(block, parties, voices, (T)depth, 1, most);
-    NAME(reach)(block, parties, voices, (T)depth, -1, least);
-    for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+    double never = 0;
+    Py_ssize_t some = 0;
+    for (Py_ssize_t j = 0; j < count; j++) {
+        x[j] = NAME(view)(rows + j, at, n, spare + j * PIECE);
+        if (j < parties && witnesses[j])
+            four[some++] = x[j];
+        if (some == 4) {
+            NAME(among)(four, 4, n, ends);
+            some = 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < some; i++)
+        NAME(among)(four + i, 1, n, ends);
+    T *most = ends + PIECE, *least = ends + 3 * PIECE;
+    for (Py_ssize_t k = 0; k < n; k++) {
         T beyond = (T)headroom * most[k] - (T)headroom * least[k];
         most[k] += beyond;
         least[k] -= beyond;
-        y[k] = 0;
-    }
-    for (Py_ssize_t j = 0; j < count; j++) {
-        const T *restrict row = block + j * COLUMNS;
-        T w = (T)weights[j], cut = 0;
-        if (j < parties)
-            for (Py_ssize_t k = 0; k < COLUMNS; k++) {
-                T x = row[k] < least[k] ? least[k] : row[k] > most[k] ? most[k] : row[k];
-                y[k] += w * x;
-                cut += (row[k] - x) * (row[k] - x);
-            }
-        else
-            for (Py_ssize_t k = 0; k < COLUMNS; k++)
-                y[k] += w * row[k];
-        found[j] = cut;
-        never += cut * 0;
     }
     double *apart = found + count;
-    for (Py_ssize_t j = 0; j < ring; j++) {
-        apart[j] = NAME(apart)(block + j * COLUMNS, block + ((j > 0 ? j : ring) - 1) * COLUMNS, n);
-        never += apart[j] * 0;
+    for (Py_ssize_t j = 0; j < count; j++) {
+        found[j] = 0;
+        if (j < parties)
+            found[j] = NAME(cut)(x[j], (T)weights[j], least, most, n, y);
+        else {
+            T w = (T)weights[j];
+            NAME(weigh)(x + j, &w, 1, n, y);
+        }
+        never += found[j] * 0; /* what is not finite is cut off, and found so */
+        if (j < ring) {
+            apart[j] = NAME(apart)(x[j], x[(j > 0 ? j : ring) - 1], n);
+            never += apart[j] * 0;
+        }
     }
     never += NAME(never)(y, n);
     NAME(store)(y, n, out, at);
@@ -484,6 +500,7 @@ TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_
     return 1;
 }
 
+#undef MORE
 #undef LANES
 #undef T
 #undef BYTES

@@ -36,6 +36,7 @@ typedef struct {
 #define DEPTH 960  /* of inner products: the rows of two tiles stay in the first cache */
 #define FLUSH 16   /* chunks after which sums go from single precision to double */
 #define COLUMNS 32 /* sorted at once: two vectors, or a few */
+#define PIECE 512  /* columns whose ends are looked for at once: all arrays stay in the cache */
 
 static inline float from_bits(uint32_t bits)
 {
@@ -142,9 +143,9 @@ typedef struct {
                    void *, Py_ssize_t, Py_ssize_t, double *, double *);
     int (*trim)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, const Row *, void *,
                 double *, double *);
-    int (*corroborate)(const Row *, Py_ssize_t, Py_ssize_t, const double *, const double *, double,
-                       double, Py_ssize_t, Py_ssize_t, const Row *, void *, Py_ssize_t, double *,
-                       double *, double *);
+    int (*corroborate)(const Row *, Py_ssize_t, Py_ssize_t, const double *, const char *, double,
+                       Py_ssize_t, Py_ssize_t, const Row *, void *, const void **, Py_ssize_t,
+                       double *, double *, double *);
 } Kernels;
 
 typedef struct {
@@ -184,7 +185,7 @@ typedef struct {
     Py_ssize_t count, held, length; /* length: of rows and output; -1 while nothing told it */
 } Call;
 
-#define OTHERS 5
+#define OTHERS 4
 #define MOST_ROWS (sizeof(void *) > 4 ? 1 << 28 : 1 << 13) /* no product of sizes overflows */
 
 static void end(Call *call)
@@ -494,28 +495,28 @@ end:
 }
 
 PyDoc_STRVAR(corroborate_doc,
-"corroborate(rows, codes, weights, voices, depth, headroom, out, code, squares, alone, wide)\n\n"
-"As combine, but none of the first rows, one for each voice, counts further beyond the others than\n"
-"they lie apart: in each column, beyond the span that more than `depth` of the voices reach from\n"
-"either side by `headroom` times its width. Add the squares of what was cut off to alone, float64.");
+"corroborate(rows, codes, weights, witnesses, headroom, out, code, squares, alone, wide)\n\n"
+"As combine, but none of the first rows counts far beyond the witnesses: in each column, beyond the\n"
+"second least and the second greatest of these by `headroom` times what they are apart. `witnesses`\n"
+"has a byte for each of the first rows, at least three of them not zero. Add the squares of what\n"
+"was cut off to alone, float64.");
 
 static PyObject *corroborate(PyObject *self, PyObject *args)
 {
-    PyObject *objects, *given, *said, *target, *distances, *lost;
-    const char *codes, *code;
-    double depth, headroom;
+    PyObject *objects, *given, *target, *distances, *lost;
+    const char *codes, *code, *witnesses;
+    double headroom;
+    Py_ssize_t parties, heard = 0;
     Row out;
     int wide, good = 0, finite = 1, there = 1;
     Call call;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OyOOddOyOOp", &objects, &codes, &given, &said, &depth, &headroom,
-                          &target, &code, &distances, &lost, &wide))
+    if (!PyArg_ParseTuple(args, "OyOy#dOyOOp", &objects, &codes, &given, &witnesses, &parties,
+                          &headroom, &target, &code, &distances, &lost, &wide))
         return NULL;
     if (!begin(&call, objects, codes) || !take(&call, target, PyBUF_WRITABLE, code[0], &out))
         goto end;
     const double *weights = also(&call, given, PyBUF_SIMPLE, call.count);
-    Py_ssize_t parties = PyObject_Size(said);
-    const double *voices = also(&call, said, PyBUF_SIMPLE, parties);
     Py_ssize_t ring = distances == Py_None ? 0 : PyObject_Size(distances);
     double *squares = also(&call, distances, PyBUF_WRITABLE, ring);
     double *alone = also(&call, lost, PyBUF_WRITABLE, parties);
@@ -523,31 +524,31 @@ static PyObject *corroborate(PyObject *self, PyObject *args)
         goto end;
     for (Py_ssize_t j = 0; j < call.count; j++)
         there &= call.rows[j].data != NULL;
-    if (!there || out.data == NULL || weights == NULL || voices == NULL || alone == NULL ||
+    for (Py_ssize_t j = 0; j < parties; j++)
+        heard += witnesses[j] != 0;
+    if (!there || out.data == NULL || weights == NULL || alone == NULL || heard < 3 ||
         parties > call.count || ring > call.count) {
-        PyErr_SetString(PyExc_ValueError, "expected rows, weights, voices, and room for all of it");
+        PyErr_SetString(PyExc_ValueError, "expected rows, weights, three witnesses, and an output");
         goto end;
     }
-    size_t numbers = (call.count + 1) * COLUMNS + 3 * call.count;
-    double *found = PyMem_RawMalloc(numbers * sizeof(double));
-    if (found == NULL) {
-        PyErr_NoMemory();
+    Spare spare = borrow(call.count * ((PIECE + 2) * sizeof(double) + sizeof(void *)));
+    if (spare.start == NULL)
         goto end;
-    }
-    void *room = found + 2 * call.count;
+    double *room = (double *)aligned(spare.start), *found = room + call.count * PIECE;
+    const void **where = (const void **)(found + 2 * call.count);
     const Set *set = in_use;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t at = 0; at < call.length; at += COLUMNS) {
-        Py_ssize_t n = LESSER(COLUMNS, call.length - at);
-        if (wide || !set->single.corroborate(call.rows, call.count, parties, weights, voices, depth,
-                                             headroom, at, n, &out, room, ring, squares, alone,
-                                             found))
-            finite &= set->wide.corroborate(call.rows, call.count, parties, weights, voices, depth,
-                                            headroom, at, n, &out, room, ring, squares, alone,
-                                            found);
+    for (Py_ssize_t at = 0; at < call.length; at += PIECE) {
+        Py_ssize_t n = LESSER(PIECE, call.length - at);
+        if (wide || !set->single.corroborate(call.rows, call.count, parties, weights, witnesses,
+                                             headroom, at, n, &out, room, where, ring, squares,
+                                             alone, found))
+            finite &= set->wide.corroborate(call.rows, call.count, parties, weights, witnesses,
+                                            headroom, at, n, &out, room, where, ring, squares,
+                                            alone, found);
     }
     Py_END_ALLOW_THREADS
-    PyMem_RawFree(found);
+    give_back(spare);
     good = 1;
 end:
     end(&call);

@@ -16,7 +16,7 @@ import numpy as np
 
 from consilience.arrays import Array, Positions, Spans, Vector
 from consilience.passes import loops
-from consilience.passes.corroborate import Voices
+from consilience.passes.corroborate import Witnesses
 from consilience.passes.observe import Tell, ignored
 from consilience.passes.parallel import in_order, stripes
 from consilience.passes.sampling import SMALL
@@ -35,13 +35,13 @@ def combine(
     room: Room,
     ring: Positions | None = None,
     tell: Tell = ignored,
-    voices: Voices | None = None,
+    witnesses: Witnesses | None = None,
 ) -> tuple[Vector, Vector]:
     """Form y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes; ``weights`` ends with that of
     the centre.
 
     ``ring`` is an order of all parties: return each one's mean squared distance from the one before
-    it, zero without a ring. With ``voices`` nobody counts far beyond them: return also the mean
+    it, zero without a ring. With ``witnesses`` nobody counts far beyond them: return also the mean
     square of what each party said on its word alone. All are NaN where an update, or the sum, is
     not finite; every coordinate is formed all the same.
     """
@@ -51,7 +51,7 @@ def combine(
     chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # of nobody the sum is zero
     said = np.append(weights[chosen], weights[-1]) if centred else weights[chosen]
     wide, use = updates.wide, updates.loops or loops.current
-    heard = None if voices is None else voices._replace(said=voices.said[chosen])
+    heard = None if witnesses is None else witnesses.of(chosen)
 
     def form(mine: Spans) -> tuple[Vector | None, Vector, bool]:
         squares, finite = None if ring is None else np.zeros(len(ring)), True

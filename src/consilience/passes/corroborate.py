@@ -2,12 +2,13 @@
 
 Weights say how much of an update counts. They cannot stop a party that is like the others in nearly
 all coordinates, and far away in a few: a backdoor, or sparse poison. Corroboration does. In each
-coordinate take the span that more than one voice reaches from either side. Nobody counts further
-beyond it than twice its width. It is a winsorised weighted mean, with room to spare: the honest,
-whose noise is alike, lose nearly nothing by it.
+coordinate take the span that two witnesses reach from either side, from the second least to the
+second greatest. Nobody counts further beyond it than twice its width. It is a winsorised weighted
+mean, with room to spare: the honest, whose noise is alike, lose nearly nothing by it.
 
-*Voices.* A party's voice is its weight, at most the typical one: that with half of all weight on
-either side. So no party is more than one voice, and copies, which weigh little, are hardly any.
+*Witnesses* are the parties that weigh more than half as much as the typical one: that with half of
+all weight on either side. So no party, however heavy, is more than one witness, and copies, which
+weigh little, are none.
 
 *Where somebody may be the only one to know.* What a party says of a class that it alone has seen is
 its word alone, too. But where that is so, it is so of several parties; where hardly anybody would
@@ -23,12 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consilience.arrays import Array, Vector
+from consilience.arrays import Array, Mask, Positions, Vector
 from consilience.passes import loops
 from consilience.updates.votes import middle
 
-_MORE = 1 + 1e-6  # than one voice: what rounding leaves is not a second one
-_MOST_DEPTH = 0.499  # of all voices: what reaches down must not meet what reaches up
+_HALF = 0.5  # of the typical weight: who weighs no more is no witness
+_LEAST = 3  # witnesses: of two, the second least is the greatest
 _TINY = 1e-300  # in place of a zero to divide by
 
 
@@ -37,13 +38,13 @@ class Corroboration(NamedTuple):
 
     - ``always``: also where a party may be the only one to know something, and however few.
     - ``mild``: parties are known to differ by noise or mildly.
-    - ``headroom``: widths of the span that more than one voice reaches, beyond which nobody counts.
+    - ``headroom``: widths of the span that two witnesses reach, beyond which nobody counts.
       Without any, 4.5 % of efficiency are lost with ten honest parties, 0.2 % with 1, 0.04 % with
       2. At 1 a class that few parties know is cut as well.
     - ``hardly``: the share of its squared difference that is a party's word alone, up to which it
-      hardly stands alone; ``most`` of the voices must. On MNIST that quantile is 0.002 where
+      hardly stands alone; ``most`` of the witnesses must. On MNIST that quantile is 0.002 where
       corroboration costs nothing, and 0.01 to 0.3 where classes are known to one party alone.
-    - ``enough``: typical voices. With six 0.9 % of efficiency are lost, with three 34 %.
+    - ``enough``: witnesses. With six 0.9 % of efficiency are lost, with three 34 %.
     - ``suspect``: times that quantile, and ``alone``, the least share, from which a party counts
       less where parties differ mildly. The honest reach six times.
     """
@@ -53,64 +54,64 @@ class Corroboration(NamedTuple):
     headroom: float = 2.0
     hardly: float = 0.005
     most: float = 0.75
-    enough: float = 7.0
+    enough: int = 7
     suspect: float = 10.0
     alone: float = 0.02
 
 
-class Voices(NamedTuple):
-    """What the loops need: the parties' voices, in their order, and how deep one voice reaches."""
+class Witnesses(NamedTuple):
+    """What the loops need: who is a witness, a byte for each party, and the room beyond them."""
 
-    said: Vector  # (J,)
-    depth: float
+    there: bytes
     headroom: float
+
+    def of(self, parties: Positions) -> Witnesses:
+        """Return the same for some of the parties, in another order."""
+        return self._replace(there=bytes(self.there[j] for j in parties))
 
 
 def corroborated(
     sample: Array, weights: Vector, rule: Corroboration
-) -> tuple[Vector, Voices | None]:
-    """Return the weights that count, and the voices, going by some coordinates of all: (J, n).
+) -> tuple[Vector, Witnesses | None]:
+    """Return the weights that count, and the witnesses, going by some coordinates of all: (J, n).
 
-    None where parties are too few to be each other's witnesses, or may be the only ones to know.
+    None where there are too few of them, or where parties may be the only ones to know something.
     """
-    voices = voices_of(weights, rule.headroom)
-    if rule.always:
-        return weights, voices
-    if not float(voices.said.sum()) >= rule.enough * voices.depth > 0:
+    those = witnesses_of(weights)
+    found = Witnesses(those.tobytes(), rule.headroom)
+    if those.sum() < (_LEAST if rule.always else rule.enough):
         return weights, None
-    shares = _shares_alone(sample, weights, voices)
-    typical = _quantile(shares, voices.said, rule.most)
+    if rule.always:
+        return weights, found
+    shares = _shares_alone(sample, weights, found)
+    typical = float(np.quantile(shares[those], rule.most))
     if not rule.mild:
-        return weights, voices if typical <= rule.hardly else None
+        return weights, found if typical <= rule.hardly else None
     most = max(rule.suspect * typical, rule.alone)
     kept = weights * np.minimum(1.0, most / np.maximum(shares, most))
     kept *= weights.sum() / kept.sum()
-    return kept, voices_of(kept, rule.headroom)
+    steady = those & witnesses_of(kept)  # a suspect is no witness
+    if steady.sum() >= _LEAST:
+        found = Witnesses(steady.tobytes(), rule.headroom)
+    return kept, found
 
 
-def voices_of(weights: Vector, headroom: float) -> Voices:
-    """Return the voices of parties that weigh this much."""
+def witnesses_of(weights: Vector) -> Mask:
+    """Tell which parties weigh more than half of what the typical one does."""
     weights = np.maximum(weights, 0.0)
-    typical = middle(weights, weights)
-    said = np.minimum(weights, typical)
-    return Voices(said, min(_MORE * typical, _MOST_DEPTH * float(said.sum())), headroom)
+    found: Mask = weights > _HALF * middle(weights, weights)
+    return found
 
 
-def _shares_alone(sample: Array, weights: Vector, voices: Voices) -> Vector:
+def _shares_alone(sample: Array, weights: Vector, witnesses: Witnesses) -> Vector:
     """Return the share of each party's squared difference that would be cut off."""
     rows = np.ascontiguousarray(sample, np.float64)
     value, alone = np.empty(rows.shape[1]), np.zeros(len(rows))
     codes = b"d" * len(rows)
     with np.errstate(over="ignore", invalid="ignore"):
         loops.current.corroborate(
-            list(rows), codes, weights, *voices, value, b"d", None, alone, True
+            list(rows), codes, weights, *witnesses, value, b"d", None, alone, True
         )
         apart = np.square(rows - weights @ rows).sum(axis=1)
         shares: Vector = np.nan_to_num(alone / np.maximum(apart, _TINY), nan=1.0)
     return np.minimum(shares, 1.0)
-
-
-def _quantile(values: Vector, weights: Vector, share: float) -> float:
-    order = np.argsort(values, kind="stable")
-    w = weights[order]
-    return float(np.interp(share, (np.cumsum(w) - 0.5 * w) / w.sum(), values[order]))

@@ -89,8 +89,7 @@ def corroborate(
     rows: Sequence[Row],
     codes: bytes,
     weights: Vector,
-    voices: Vector,
-    depth: float,
+    witnesses: bytes,
     headroom: float,
     out: Row,
     code: bytes,
@@ -98,15 +97,13 @@ def corroborate(
     alone: Vector,
     wide: bool,
 ) -> bool:
-    """As `combine`, with what stands beyond the reach of more than ``depth`` voices cut off."""
-    finite, parties = True, len(voices)
+    """As `combine`, with what stands far beyond the witnesses cut off."""
+    finite, parties = True, len(witnesses)
+    those = np.flatnonzero(np.frombuffer(witnesses, np.uint8))
     for at in range(0, out.numel(), _CHUNK):
         X = _stacked([row[at : at + _CHUNK] for row in rows], True)
-        order = X[:parties].argsort(dim=0)
-        sorted_, said = X[:parties].gather(0, order), X.new_tensor(voices)[order]
-        low = (said.cumsum(0) > depth).int().argmax(dim=0, keepdim=True)
-        high = (said.flip(0).cumsum(0) > depth).int().argmax(dim=0, keepdim=True)
-        least, most = sorted_.gather(0, low), sorted_.flip(0).gather(0, high)
+        ends = X[X.new_tensor(those).long()].sort(dim=0).values
+        least, most = ends[1], ends[-2]
         beyond = headroom * most - headroom * least
         heard = X.clone()
         heard[:parties] = X[:parties].clamp(least - beyond, most + beyond)

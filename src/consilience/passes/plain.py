@@ -102,8 +102,7 @@ def corroborate(
     rows: Sequence[Array],
     codes: bytes,
     weights: Vector,
-    voices: Vector,
-    depth: float,
+    witnesses: bytes,
     headroom: float,
     out: Array,
     code: bytes,
@@ -111,21 +110,22 @@ def corroborate(
     alone: Vector,
     wide: bool,
 ) -> bool:
-    """As `combine`, but none of the first rows, one for each voice, counts further beyond the
-    others than they lie apart.
+    """As `combine`, but none of the first rows counts far beyond the witnesses.
 
-    In each column these are cut off beyond the span that more than ``depth`` of the voices reach
-    from either side, and ``headroom`` times its width. Add the squares of what was cut off to
-    ``alone``.
+    In each column these are cut off beyond the second least and the second greatest of the
+    witnesses, and ``headroom`` times what those are apart. ``witnesses`` has a byte for each of
+    them, at least three not zero. Add the squares of what was cut off to ``alone``.
     """
-    finite, parties = True, len(voices)
+    finite, parties = True, len(witnesses)
+    those = np.flatnonzero(np.frombuffer(witnesses, np.uint8))
     for at in range(0, len(out), _CHUNK):
         X = np.array(
             [_numbers(r[at : at + _CHUNK], c) for r, c in zip(rows, codes.decode(), strict=True)],
             float,
         )
         with np.errstate(over="ignore", invalid="ignore"):
-            least, most = _reached(X[:parties], voices, depth)
+            ends = np.sort(X[those], axis=0)
+            least, most = ends[1], ends[-2]
             beyond = headroom * most - headroom * least
             heard = np.vstack([X[:parties].clip(least - beyond, most + beyond), X[parties:]])
             y = weights @ heard
@@ -143,16 +143,6 @@ def corroborate(
             if squares is not None:
                 squares += apart
     return finite
-
-
-def _reached(X: Array, voices: Vector, depth: float) -> tuple[Array, Array]:
-    """Return what more than ``depth`` of the voices reach in each column, from below and above."""
-    order = np.argsort(X, axis=0)
-    sorted_, said = np.take_along_axis(X, order, 0), voices[order]
-    columns = np.arange(X.shape[1])
-    low = (np.cumsum(said, axis=0) > depth).argmax(axis=0)
-    high = (np.cumsum(said[::-1], axis=0) > depth).argmax(axis=0)
-    return sorted_[low, columns], sorted_[::-1][high, columns]
 
 
 def _numbers(row: Array, code: str) -> Array:
