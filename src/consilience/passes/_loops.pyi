@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 from consilience.arrays import Array, Matrix, Vector
+from consilience.passes.plain import How
 
 def gram(
     rows: Sequence[Array | None], codes: bytes, about: int, total: Matrix, wide: bool, /
@@ -27,6 +28,9 @@ def trim(
     wide: bool,
     /,
 ) -> int: ...
+def descend(
+    pairs: tuple[Matrix, Matrix], start: Vector, ends: Matrix, levels: Vector, how: How, /
+) -> tuple[int, float]: ...
 def use(name: str, /) -> None: ...
 def in_use() -> str: ...
 def available() -> list[str]: ...
