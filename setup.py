@@ -12,7 +12,7 @@ class Build(build_ext):
     def build_extension(self, extension: Extension) -> None:
         """Compile one extension."""
         if self.compiler.compiler_type != "msvc":
-            extension.extra_compile_args = ["-O3"]
+            extension.extra_compile_args = ["-O3", "-fno-math-errno"]
         super().build_extension(extension)
 
 
@@ -22,7 +22,7 @@ setup(
         Extension(
             "consilience.passes._loops",
             [f"{PASSES}/_loops.c"],
-            depends=[f"{PASSES}/_kernels.h"],
+            depends=[f"{PASSES}/_kernels.h", f"{PASSES}/_levels.h"],
             optional=True,
         )
     ],

@@ -49,9 +49,10 @@ def test_honest_parties_keep_their_votes():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
-def test_means_are_those_of_each_partys_rounds(decay):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_means_are_those_of_each_partys_rounds(each_loops, decay, dtype):
     random, parties = np.random.default_rng(1), ["abc", "bc", "abd", "dcb"]
-    sent = [{p: random.standard_normal(5) for p in group} for group in parties]
+    sent = [{p: random.standard_normal(5).astype(dtype) for p in group} for group in parties]
     trails = Trails.begun(5, random)
     assert trails.places.tolist() == [0, 1, 2, 3, 4]  # as few are all looked at
     for updates in sent:
@@ -65,6 +66,8 @@ def test_means_are_those_of_each_partys_rounds(decay):
                 weights.append(decay**ago)
         assert count == pytest.approx(sum(weights))
         assert_allclose(mean, np.average(errors, axis=0, weights=weights), atol=1e-6)
+        squares = np.average(np.square(errors).mean(axis=1), weights=weights)
+        assert trails.squares[trails.parties.index(party)] == pytest.approx(squares, rel=1e-5)
     assert ("a" in trails.parties) == (decay > 0)  # gone for a round
 
 
@@ -143,6 +146,30 @@ def test_who_is_rejected_leaves_no_trail_and_who_is_huge_only_a_private_one():
     kept = cs.aggregate(updates, memory=memory).weights
     expected = cs.aggregate(updates, memory=clean).weights
     assert kept == pytest.approx(expected, abs=0.02)
+
+
+def test_distances_are_those_of_the_means(each_loops):
+    means = list(np.random.default_rng(0).standard_normal((4, 300)).astype(np.float32))
+    seen = Trails(300, np.arange(300), tuple("abcd"), np.full(4, 2.0), means).evidence(3)
+    points = np.vstack([*means[:3], np.zeros(300)]).astype(float)
+    expected = np.square(points[:, None] - points).mean(axis=2)
+    assert_allclose(seen.block.distances, expected, rtol=1e-12)
+    assert_allclose(seen.left, np.square(points[:3]).mean(axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_errors_beyond_what_can_be_kept_stay_numbers(each_loops, dtype):
+    """The largest of both signs, whose difference has no place in four bytes, and NaN."""
+    trails = Trails.begun(4, np.random.default_rng(0))
+    sent = np.zeros((5, 4), dtype)
+    sent[0], sent[1], sent[2, 0] = 3e38, -3e38, np.nan
+    sent[3:] = 1e38  # so that it is the median
+    for _ in range(3):
+        trails = trails.followed(tuple("abcde"), sent, 0.9)
+    assert np.isfinite(trails.squares).all()
+    assert_allclose(trails.means[1], -1e38, rtol=1e-6)
+    assert_allclose(trails.means[3], 0.0)
+    assert trails.evidence(5) is not None
 
 
 def test_means_too_large_to_square_are_no_evidence():

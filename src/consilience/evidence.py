@@ -87,10 +87,8 @@ class Block:
     def typical_distances(self) -> Vector:
         """Each party's median squared distance from its peers, (J,). Of two middle ones the lesser:
         less than half of the parties cannot make an honest party's large."""
-        peers = np.sort(self.distances[:-1, :-1], axis=1)[:, 1:]  # column 0 is the party itself
-        if peers.shape[1] == 0:
-            return np.zeros(1)
-        typical: Vector = peers[:, (peers.shape[1] - 1) // 2]
+        middle = len(self.parties) // 2  # of all parties: the least distance is that from itself
+        typical: Vector = np.partition(self.distances[:-1, :-1], middle, axis=1)[:, middle]
         return typical
 
     @property
@@ -108,11 +106,11 @@ class Block:
         weights: Vector = pull / pull.sum()
         return weights
 
-    @property
+    @cached_property
     def least_distance(self) -> float:
         """The least positive squared distance between two parties; infinite if there is none."""
         pairs = self.distances[:-1, :-1]
-        return float(pairs[pairs > 0].min(initial=np.inf))
+        return float(np.where(pairs > 0, pairs, np.inf).min(initial=np.inf))
 
     def residuals(self, weights: Vector) -> Vector:
         """Return each point's mean squared distance from the weighted mean of all points.

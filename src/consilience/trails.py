@@ -22,6 +22,7 @@ import numpy as np
 from consilience.arrays import Array, Positions, Vector
 from consilience.beliefs import Lasting
 from consilience.evidence import Block
+from consilience.passes import loops
 
 Look = Callable[[Positions], Array]
 
@@ -61,9 +62,11 @@ class Trails:
 
     def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
-        sent = np.nan_to_num(sent)  # who sent something else is about to be rejected
-        rounds, errors = np.ones(len(parties)), sent - np.median(sent, axis=0)
-        squares, effective = _mean_squares(errors), np.ones(len(parties))
+        if not np.isfinite(sent).all():  # who sent something else is about to be rejected
+            sent = np.nan_to_num(sent)
+        errors = _about_median(sent)
+        squares = _mean_squares(errors)
+        rounds, effective = np.ones(len(parties)), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
             if party in absent:
@@ -72,8 +75,10 @@ class Trails:
                 rounds[j] += before
                 effective[j] = rounds[j] ** 2 / (1 + before**2 / self.effective[old])
                 squares[j] = self.squares[old] + (squares[j] - self.squares[old]) / rounds[j]
-                errors[j] = self.means[old] + (errors[j] - self.means[old]) / rounds[j]
-        means = kept(errors)
+                errors[j] -= self.means[old]
+                errors[j] /= float(rounds[j])
+                errors[j] += self.means[old]
+        means = [error.astype(np.float32) for error in errors]
         there = [j for j in absent.values() if decay * self.rounds[j] > FORGOTTEN]
         if there:
             parties = (*parties, *(self.parties[j] for j in there))
@@ -116,9 +121,11 @@ class Trails:
         not numbers. The centre is no error at all."""
         if not (self.rounds[:count] > 1).any():
             return None
-        points = np.vstack([*self.means[:count], np.zeros(len(self.places))])  # in eight bytes
+        means, gram = self.means[:count], np.zeros((count + 1, count + 1))
+        codes = b"".join(map(_code, means)) + b"f"
         with np.errstate(over="ignore", invalid="ignore"):
-            gram = points @ points.T
+            loops.current.gram([*means, None], codes, -1, gram, True)
+            gram += np.tril(gram, -1).T
             squares = np.diag(gram)
             distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0) / len(self.places)
         np.fill_diagonal(distances, 0.0)
@@ -128,14 +135,32 @@ class Trails:
         return Lasting(block, self.squares[:count], self.effective[:count])
 
 
+def _about_median(sent: Array) -> Array:
+    """Return the errors about the coordinate-wise median, (J, n), as far as they can be kept."""
+    count, size = sent.shape
+    middle, unread = np.empty(size, sent.dtype), np.zeros((2, count))
+    code, wide, cut = _code(sent), sent.dtype == float, (count - 1) // 2
+    rows = [*np.ascontiguousarray(sent)]
+    loops.current.trim(rows, count * code, cut, middle, code, size, *unread, wide)
+    with np.errstate(over="ignore"):
+        errors = sent - middle
+    return np.clip(errors, -_LARGEST, _LARGEST, out=errors)
+
+
+def _code(numbers: Array) -> bytes:
+    """Return the letter that the loops know a dtype by."""
+    return numbers.dtype.char.encode()
+
+
 def _mean_squares(rows: Sequence[Array] | Array) -> Vector:
     with np.errstate(over="ignore"):
-        return np.array([np.square(row, dtype=np.float64).mean() for row in rows])
+        wide = (np.asarray(row, float) for row in rows)
+        return np.array([row @ row / len(row) for row in wide])
 
 
 def kept(means: Array) -> list[Array]:
     """Return the rows (J, n) as they are kept."""
-    return [np.clip(mean, -_LARGEST, _LARGEST).astype(np.float32) for mean in means]
+    return [np.clip(mean, -_LARGEST, _LARGEST).astype(np.float32, copy=False) for mean in means]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,11 +187,13 @@ class Relay:
         if self.young is None:
             sent = look(self.used.places)
             return Relay(self.used.followed(parties, sent, decay))
-        both = np.union1d(self.used.places, self.young.places)
-        sent = look(both)
+        both = np.concatenate([self.used.places, self.young.places])
+        order = np.argsort(both, kind="stable")  # two that are in order: next to nothing to do
+        sent, place, cut = look(both[order]), np.empty_like(order), len(self.used.places)
+        place[order] = np.arange(len(order))
         used, young = (
-            trails.followed(parties, sent[:, np.searchsorted(both, trails.places)], decay)
-            for trails in (self.used, self.young)
+            trails.followed(parties, np.take(sent, at, axis=1), decay)
+            for trails, at in ((self.used, place[:cut]), (self.young, place[cut:]))
         )
         if young.age >= _RENEWED:
             used, young = young, Trails.begun(young.size, random)

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from scipy.sparse.csgraph import connected_components
+from scipy.special import fdtri
 
 import consilience as cs
 import naive
 from consilience.beliefs import Given, Lasting
+from consilience.estimators.certainty import beyond_chance
 from consilience.estimators.levels import Descent, covariance_of, fit_levels
 from consilience.estimators.pairwise import _ALLOWED
+from consilience.estimators.reasons import groups_of
 from consilience.estimators.weighing import trust, votes
 from consilience.evidence import pooled_distances
 from consilience.lab.attacks import MALFORMED, NEEDS_TRAINING, SUITE, Knowledge, make
@@ -203,6 +207,31 @@ def test_levels_of_many_are_those_of_the_equations(kind, count):
         A = V + (1 + 1e-6) * np.diag(V.sum(1))
         s = np.linalg.solve(A, (V * distances).sum(1) + 1e-6 * V.sum(1) * start)
     assert_allclose(found, s, rtol=1e-5)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 30), st.floats(0, 0.3))
+def test_groups_are_the_connected_components(seed, count, share):
+    random = np.random.default_rng(seed)
+    shared = np.triu((random.random((count, count)) < share) * random.random((count, count)), 1)
+    shared += shared.T
+    names = [f"p{j:02}" for j in random.permutation(count)]
+    _, label = connected_components(shared >= 0.2)
+    members = [tuple(names[j] for j in np.flatnonzero(label == k)) for k in range(max(label) + 1)]
+    expected = {group for group in members if len(group) > 1}
+    found = groups_of(names, shared, 0.2)
+    assert set(found) == expected
+    assert [len(group) for group in found] == sorted(map(len, expected), reverse=True)
+
+
+def test_what_chance_explains_depends_on_what_was_seen_of_a_party():
+    known, share = np.array([10.0, 1000.0, 10.0, 300.0, 1000.0]), 0.8
+    levels = np.array([[3.0, 1.2, 1.5, 1.2, 1.01], [1.0, 9.0, 3.0, 1.1, 1.2]])
+    most = fdtri(known, known.sum() - 1000, 1 - 0.01 / 5)
+    expected = 1 + (levels - 1) / share > most
+    assert expected.any(axis=0).sum() > 2
+    assert (beyond_chance(levels, known, share) == expected).all()
+    assert (beyond_chance(levels[1], known, share) == expected[1]).all()
 
 
 def test_a_clique_of_copies_has_one_over_its_size_of_a_vote():

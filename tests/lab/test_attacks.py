@@ -16,6 +16,7 @@ from consilience.lab.attacks import (
     register,
 )
 from consilience.lab.attacks.backdoors import TRIGGERS
+from consilience.lab.attacks.crafted import moments
 from consilience.lab.attacks.optimised import CALLS, maximise
 
 RNG = np.random.default_rng
@@ -39,6 +40,14 @@ def everything(size=12):
         return np.ones((count, size), np.float32)
 
     return Knowledge(train=train, aggregate=lambda updates: updates.mean(0), classes=10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_moments_are_mean_and_spread(dtype):
+    honest = honest_updates(dtype=dtype)
+    mu, sd = moments(honest)
+    np.testing.assert_allclose(mu, honest.astype(float).mean(0), rtol=1e-14)
+    np.testing.assert_allclose(sd, honest.astype(float).std(0), rtol=1e-13)
 
 
 def test_the_paper_attacks_are_there():

@@ -179,6 +179,22 @@ def test_weight_decay_pulls_towards_zero() -> None:
     assert sgd(0.1, weight_decay=0.5)(parameters, update).tolist() == pytest.approx([1.8, -3.9])
 
 
+def test_steps_of_the_server_add_up_and_leave_what_they_are_given_alone() -> None:
+    step = sgd(0.1, momentum=0.5, weight_decay=0.2)
+    parameters, velocity = torch.tensor([2.0, -4.0]), np.zeros(2)
+    expected = parameters.double().numpy()
+    for round in range(4):
+        update = torch.tensor([1.0, -2.0]) * round
+        given = parameters.clone(), update.clone()
+        found = step(parameters, update)
+        velocity = 0.5 * velocity + given[1].numpy() + 0.2 * expected
+        expected = expected - 0.1 * velocity
+        assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+        assert torch.equal(parameters, given[0])
+        assert torch.equal(update, given[1])
+        parameters = found
+
+
 def test_every_round_is_recorded(tmp_path):
     record = cs.Record(tmp_path / "run.jsonl")
     federation = Federation(parties(), HONEST, "pairwise", sgd(0.1), BAD, record=record)

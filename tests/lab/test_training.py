@@ -139,6 +139,19 @@ def test_momentum_is_kept_by_party_and_waits_for_the_absent():
     assert torch.allclose(sent[2], 0.75 * g[0][2] + 0.25 * g[2][2], atol=1e-6)
 
 
+def test_momenta_change_neither_with_what_was_sent_nor_in_place():
+    def sent(spoil):
+        parties = Trainers(MODELS["mlp"], shards("mlp"), seed=0, batch=8, momentum=0.9)
+        parties.gradients(start("mlp"), 0).add_(spoil)
+        kept = dict(parties.momenta)  # what a run could go on from
+        values = kept["p1"].clone()
+        found = parties.gradients(start("mlp"), 1)
+        assert torch.equal(kept["p1"], values)
+        return found
+
+    assert torch.equal(sent(0.0), sent(7.0))
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])
 def test_local_linear_regression_is_exact(weight_decay):
     data = shards("linear", (40, 60))

@@ -401,6 +401,107 @@ def test_a_trimmed_mean_lies_among_what_it_is_of(these, seed, count, length):
     assert shares.sum() == pytest.approx(seen)
 
 
+HOW = {
+    "bar": 0.3,
+    "exact": 0.01,
+    "hardening": 0.7,
+    "tolerance": 1e-9,
+    "most": 9,
+    "pull": 1e-6,
+    "least": 1e-3,
+    "same": 5e-3,
+}
+
+
+def distances_of(random, count, kind="noisy"):
+    """Return distances between so many parties, and how often each two met."""
+    X = random.standard_normal((count, 300)) * np.exp(random.standard_normal(count))[:, None]
+    if kind == "clique":
+        X[: count // 5 + 2] = 0.3 * X[: count // 5 + 2] + random.standard_normal(300)
+    D = np.square(X[:, None] - X).mean(axis=2)
+    often = random.integers(1, 4, (count, count)) / 3
+    met = np.triu(often, 1) + np.triu(often, 1).T
+    if kind == "apart" and count > 3:  # two met nobody else: only the sum of their levels is known
+        met[:2, 2:] = met[2:, :2] = 0.0
+    if kind == "ring":  # each met two: what one end of it says takes many steps to the other
+        far = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+        met[np.minimum(far, count - far) > 1] = 0.0
+    return D, met
+
+
+def descended(these, pairs, start, ends=(), **changes):
+    """Return the levels, the iterations and the objective."""
+    levels = np.full_like(start, 7.0)
+    ends = np.array(ends, float).reshape(-1, len(start))
+    found = these.descend(pairs, start, ends, levels, tuple({**HOW, **changes}.values()))
+    return levels, *found
+
+
+def naive_descent(D, met, start, bar, exact, hardening, most, pull, least, **_):
+    """Return where so many iterations lead to, and the objective there."""
+    s = start
+    for turn in range(most):
+        p = s[:, None] + s
+        V = met * np.maximum(np.abs(1 - D / p), max(bar * hardening**turn, exact)) ** -1.5 / p**2
+        diagonal = V.sum(axis=1)
+        right = (V * D).sum(axis=1) + pull * diagonal * start
+        s = np.maximum(np.linalg.solve(V + (1 + pull) * np.diag(diagonal), right), least)
+    misfit = np.abs(1 - D / (s[:, None] + s))
+    return s, (met * np.sqrt(np.maximum(misfit, exact))).sum()
+
+
+@pytest.mark.parametrize("kind", ["noisy", "clique", "apart", "ring"])
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 9, 14, 31, 64, 99, 100, 137])
+def test_levels_descend_as_the_equations_say(these, kind, count):
+    random = np.random.default_rng(count)
+    pairs, start = distances_of(random, count, kind), random.random(count) + 0.5
+    levels, iterations, objective = descended(these, pairs, start)
+    expected, lowest = naive_descent(*pairs, start, **HOW)
+    assert iterations == HOW["most"]
+    np.testing.assert_allclose(levels, expected, rtol=1e-6)
+    assert objective == pytest.approx(lowest, rel=1e-6)
+
+
+def test_a_descent_ends_where_it_stays_or_where_another_ended(these):
+    random = np.random.default_rng(0)
+    pairs, start = distances_of(random, 9), np.ones(9)
+    levels, iterations, objective = descended(these, pairs, start, tolerance=1e-6, most=1000)
+    assert 13 < iterations < 1000  # the bar has sunk, and then the levels stay
+    again = descended(these, pairs, levels, bar=0.0, tolerance=1e-5)
+    assert again[1] == 1
+    near = [levels * 100, levels * (1 + 4e-3)]
+    _, earlier, never = descended(these, pairs, start, near, tolerance=1e-6, most=1000)
+    assert never == np.inf
+    assert earlier < iterations
+    alone = descended(these, pairs, start, [levels * 100], tolerance=1e-6, most=1000)
+    assert alone[1:] == (iterations, objective)
+
+
+def test_no_level_is_below_the_least(these):
+    D, met = distances_of(np.random.default_rng(0), 6)
+    D[0, 1:] = D[1:, 0] = D[1:, 1:][D[1:, 1:] > 0].min() / 9  # nearer than the others allow
+    levels, _, _ = descended(these, (D, met), np.ones(6), least=0.2)
+    assert levels.min() == 0.2
+    assert np.isfinite(levels).all()
+
+
+@anew
+@given(SEEDS, st.integers(3, 130), st.integers(-300, 300))
+def test_levels_have_no_scale(these, seed, count, power):
+    """Nor an order; and powers of two change no digit of them."""
+    random, factor = np.random.default_rng(seed), 2.0**power
+    (D, met), start = distances_of(random, count), random.random(count) + 0.5
+    levels, _, objective = descended(these, (D, met), start, most=3)
+    scaled = descended(these, (factor * D, met), factor * start, most=3, least=factor * 1e-3)
+    np.testing.assert_array_equal(scaled[0], factor * levels)
+    assert scaled[2] == objective
+    order = random.permutation(count)
+    moved = np.ascontiguousarray(D[order][:, order]), np.ascontiguousarray(met[order][:, order])
+    np.testing.assert_allclose(
+        descended(these, moved, start[order], most=3)[0], levels[order], rtol=1e-5
+    )
+
+
 def read_only(x):
     x.flags.writeable = False
     return x
@@ -412,6 +513,7 @@ def between(length):
 
 
 X, W = [np.ones(6, np.float32), np.ones(6, np.float32)], np.ones(2)
+TWO, NONE, HERE = (np.ones((2, 2)), np.ones((2, 2))), np.ones((0, 2)), tuple(HOW.values())
 WRONG = {
     "a code too few": ("gram", X, b"f", -1, np.zeros((2, 2)), False),
     "a code too many": ("gram", X, b"fff", -1, np.zeros((2, 2)), False),
@@ -461,6 +563,19 @@ WRONG = {
     "no shares": ("trim", X, b"ff", 0, X[0] * 0, b"f", 1, None, W * 0, False),
     "no distances": ("trim", X, b"ff", 0, X[0] * 0, b"f", 1, W * 0, None, False),
     "small shares": ("trim", X, b"ff", 0, X[0] * 0, b"f", 1, W[:1] * 0, W * 0, False),
+    "distances alone": ("descend", TWO[:1], W, NONE, W * 0, HERE),
+    "distances of more": ("descend", (np.ones((3, 3)),) * 2, W, NONE, W * 0, HERE),
+    "one met too few": ("descend", (TWO[0], np.ones((2, 1))), W, NONE, W * 0, HERE),
+    "met in whole numbers": ("descend", (TWO[0], np.ones((2, 2), bool)), W, NONE, W * 0, HERE),
+    "met by nobody": ("descend", (TWO[0], None), W, NONE, W * 0, HERE),
+    "no start": ("descend", TWO, None, NONE, W * 0, HERE),
+    "a long start": ("descend", TWO, np.ones(3), NONE, W * 0, HERE),
+    "ends of others": ("descend", TWO, W, np.ones((1, 3)), W * 0, HERE),
+    "no ends": ("descend", TWO, W, None, W * 0, HERE),
+    "few levels": ("descend", TWO, W, NONE, W[:1] * 0, HERE),
+    "no levels": ("descend", TWO, W, NONE, None, HERE),
+    "levels read only": ("descend", TWO, W, NONE, read_only(W * 0), HERE),
+    "not told how": ("descend", TWO, W, NONE, W * 0, HERE[1:]),
     "a number too large": ("trim", X, b"ff", 1 << 70, X[0] * 0, b"f", 1, W * 0, W * 0, False),
 }
 
@@ -487,6 +602,7 @@ def test_nothing_is_held_after_a_call_however_it_ends(compiled, code, out, weigh
         lambda: compiled.gram(held, b"f" + code, 0, out, False),
         lambda: compiled.combine(held, b"f" + code, weights, *rest),
         lambda: compiled.trim(held, b"f" + code, 0, out, b"f", 1, weights, squares, False),
+        lambda: compiled.descend((held[0], out), held[1], b"", weights, HERE),
     ]:
         with suppress(ValueError, BufferError, TypeError):
             call()

@@ -39,10 +39,12 @@ class Prior:
 
     coordinates: float  # ν
     distance: float  # D̄
+    count: float  # n, of a typical pair
 
-    def share(self, count: float) -> float:
-        """Return how much of a distance over so many coordinates is its own."""
-        return count / (count + self.coordinates)
+    @property
+    def own(self) -> float:
+        """How much of a typical pair's distance is its own."""
+        return self.count / (self.count + self.coordinates)
 
     def blended(self, distances: Matrix, counts: Matrix) -> Matrix:
         """Return the distances, drawn towards the typical one; (J, J), zero for whom never met."""
@@ -55,13 +57,13 @@ class Prior:
 
 def learnt(distances: Matrix, counts: Matrix) -> Prior:
     """Return the prior of these distances (J, J), of so many coordinates each."""
-    met = counts > 0
-    count = float(np.median(counts[met]))
+    count = _typical_count(counts)
     if count >= _MANY:
-        return Prior(0.0, 0.0)
+        return Prior(0.0, 0.0, count)
+    met = counts > 0
     typical = _typical(distances, met) / (1 - _SKEWED / max(count, 1.0)) ** 3
     if typical == 0:  # most are copies: there is no noise to draw anybody towards
-        return Prior(0.0, 0.0)
+        return Prior(0.0, 0.0, count)
     seen = distances[np.triu(met, 1)] / typical
     weight = 2 / len(distances)  # of a pair: J parties are J draws, not J(J − 1)/2
     if seen.size > _QUANTILES:
@@ -69,17 +71,27 @@ def learnt(distances: Matrix, counts: Matrix) -> Prior:
         seen = np.quantile(seen, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
     likely = np.exp(weight * _log_likelihood(np.maximum(seen, _CLOSEST), count))
     own = float((likely * count / (count + _COORDINATES)).sum() / likely.sum())
-    return Prior(count * (1 - own) / own, typical)
+    return Prior(count * (1 - own) / own, typical, count)
 
 
 def steadied(block: Block) -> Block:
     """Return a block whose parties' distances are drawn towards the typical one."""
+    if block.count >= _MANY:
+        return block
     parties = np.full_like(block.distances[:-1, :-1], block.count)
     np.fill_diagonal(parties, 0.0)
     distances = block.distances.copy()
     prior = learnt(distances[:-1, :-1], parties)
     distances[:-1, :-1] = prior.blended(distances[:-1, :-1], parties)
     return Block(block.parties, distances, block.count)
+
+
+def _typical_count(counts: Matrix) -> float:
+    """Return the median of those that are positive."""
+    most = float(counts.max())
+    if np.count_nonzero(counts == most) == np.count_nonzero(counts):  # no need to sort
+        return most
+    return float(np.median(counts[counts > 0]))
 
 
 def _typical(distances: Matrix, met: npt.NDArray[np.bool_]) -> float:
@@ -101,7 +113,7 @@ def _log_likelihood(seen: Vector, count: float) -> Matrix:
 
 
 def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[np.bool_]:
-    """Tell which parties' levels, relative to the typical one, chance does not explain.
+    """Tell which parties' levels, relative to the typical one, chance does not explain: (..., J).
 
     A test at the level of one in a hundred for all parties of a round together (Snedecor's F).
     ``known`` are the coordinates behind each level, ``share`` how much of the distances was their
@@ -110,8 +122,9 @@ def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[
     from scipy.special import fdtri
 
     others = max(float(known.sum() - known.max(initial=0.0)), _FEWEST)
+    some, where = np.unique(known, return_inverse=True)  # mostly one: a ratio takes microseconds
     with np.errstate(over="ignore", invalid="ignore"):
-        ratio = fdtri(np.maximum(known, _FEWEST), others, 1 - _ACCUSED / max(len(known), 1))
+        ratio = fdtri(np.maximum(some, _FEWEST), others, 1 - _ACCUSED / max(len(known), 1))[where]
     seen = 1 + (relative - 1) / share  # before it was drawn towards the typical one
     found: npt.NDArray[np.bool_] = seen > np.nan_to_num(ratio, nan=np.inf, posinf=np.inf)
     return found

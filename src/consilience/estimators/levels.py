@@ -18,13 +18,13 @@ the distances is covariance.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from consilience.arrays import Matrix, Vector
+from consilience.passes import loops
 
 Starts = tuple[tuple[float, float], ...]
 
@@ -33,8 +33,6 @@ _SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
 _WORTH_TELLING = 1e-2  # of the smallest noise worth telling from none: levels stay positive
 _PULL = 1e-6  # towards the start, at least, for parties the pairs leave undetermined
 _SAME_END = 5e-3  # relative: levels that differ by less are the same
-_MANY, _GRADIENTS, _SOLVED = 100, 20, 1e-7  # parties, steps, and the relative error that ends them
-_CACHED = 1 << 14  # numbers of each array that is worked on
 _STEPS = 20  # from the covariance that the pairs ask for to independence
 _TIE = 1e-9  # of a sum of what pairs count: what rounding may leave between two halves
 _JITTER = 1e-6  # of the variances: what a covariance may lack to a positive definite one
@@ -64,18 +62,19 @@ def fit_levels(
     that counts as none to begin with. ``met`` is how often each two met, relative to those who
     did most; ``smallest`` the least noise worth telling from none.
     """
+    met = np.ascontiguousarray(met, float)
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
     least = max(_SAME * float(np.median(quantiles[0.5])), _WORTH_TELLING * smallest)
-    problem = _Problem(distances, met, least, descent.exact, max(descent.pull, _PULL))
+    lowest = float(np.sqrt(descent.exact) * met.sum())  # the objective, if all pairs fit
     found: list[_End] = []
     for share, bar in starts:
         if share not in quantiles:
             quantiles[share] = _of_peers(distances, met, share)
         start = np.maximum(0.5 * quantiles[share], least)
-        end = _descend(problem, start, bar, descent, found)
-        if end is not None:
+        end = _descend((distances, met), start, bar, least, descent, found)
+        if end.objective < np.inf:
             found.append(end)
-            if end.objective <= nearly_all * problem.lowest:
+            if end.objective <= nearly_all * lowest:
                 break
     best = min(found, key=lambda end: end.objective)
     return best.levels, best.iterations
@@ -90,122 +89,32 @@ class _End(NamedTuple):
 
 
 def _descend(
-    problem: _Problem, start: Vector, bar: float, descent: Descent, found: list[_End]
-) -> _End | None:
-    """Return where a fit from this start ends; None once it is where another one ended.
+    pairs: tuple[Matrix, Matrix],
+    start: Vector,
+    bar: float,
+    least: float,
+    descent: Descent,
+    found: list[_End],
+) -> _End:
+    """Return where a fit from this start ends, at infinity once it is where another one ended.
 
-    A misfit below the bar counts as none; the bar sinks to what really is none.
+    A misfit below the bar counts as none; the bar sinks to what really is none. A pair of predicted
+    distance p weighs V = max(|1 − D/p|, bar)^(−3/2)/p², and the equations of an iteration are
+    Σ_l V_jl (s_j + s_l) = Σ_l V_jl D_jl. Where parties are many, conjugate gradients solve them:
+    with the diagonal divided out nearly all eigenvalues are near one, and a few steps do. Where
+    they do not, as where a level is hardly determined, Cholesky's decomposition does.
     """
-    exact, hardening, tolerance, max_iterations, _ = descent
-    bar, levels, iterations = max(exact, bar), start, 0
-    while iterations < max_iterations:
-        iterations += 1
-        before, levels = levels, problem.improved(levels, start, bar)
-        if bar == exact and _apart(levels, before) < tolerance:
-            break
-        if any(_apart(levels, end.levels) < _SAME_END for end in found):
-            return None
-        bar = max(exact, hardening * bar)
-    return _End(levels, problem.objective(levels), iterations)
-
-
-def _apart(levels: Vector, others: Vector) -> float:
-    return float(np.max(np.abs(levels - others) / (levels + others)))
-
-
-class _Problem:
-    """The pairs to fit, and room to work in, made once: fresh arrays take longer than the sums.
-
-    Rows are worked on a few at a time, as many as stay in the processor's cache.
-    """
-
-    def __init__(
-        self, distances: Matrix, met: Matrix, least: float, exact: float, pull: float
-    ) -> None:
-        size = len(distances)
-        self.distances, self.met = distances, met
-        self.least, self.exact, self.pull = least, exact, pull
-        self.lowest = float(np.sqrt(exact) * met.sum())  # the objective, if all pairs fit
-        self.weights, self.ones = np.empty((size, size)), np.ones(size)
-        self.rows = max(1, _CACHED // size)
-        self.room = np.empty((2, min(self.rows, size), size))
-
-    def _blocks(self, levels: Vector) -> Iterator[tuple[slice, Matrix, Matrix]]:
-        """Yield some rows, the distances that the levels predict for them, and room."""
-        column, row = np.stack([levels, self.ones], axis=1), np.stack([self.ones, levels])
-        for first in range(0, len(levels), self.rows):
-            rows = slice(first, first + self.rows)
-            predicted, misfit = self.room[:, : len(levels[rows])]
-            # The sums of two levels, as a product: numpy takes three times as long to add them.
-            yield rows, np.matmul(column[rows], row, out=predicted), misfit
-
-    def improved(self, levels: Vector, start: Vector, bar: float) -> Vector:
-        """Return the levels of the least squares reweighted at these.
-
-        A pair of predicted distance p weighs V = max(|1 − D/p|, bar)^(−3/2)/p², and the equations
-        are Σ_l V_jl (s_j + s_l) = Σ_l V_jl D_jl.
-        """
-        V, diagonal, right = self.weights, np.empty(len(levels)), np.empty(len(levels))
-        for rows, p, misfit in self._blocks(levels):
-            D, v = self.distances[rows], V[rows]
-            np.abs(np.subtract(p, D, out=misfit), out=misfit)
-            np.maximum(misfit, np.multiply(p, bar, out=v), out=misfit)
-            p *= misfit
-            np.sqrt(p, out=p)
-            p *= misfit
-            np.divide(self.met[rows], p, out=v)
-            np.matmul(v, self.ones, out=diagonal[rows])
-            np.vecdot(v, D, out=right[rows])
-        right += self.pull * diagonal * start
-        np.fill_diagonal(V, (1 + self.pull) * diagonal)
-        return np.maximum(_solved(V, right, levels), self.least)
-
-    def objective(self, levels: Vector) -> float:
-        """Return the sum of the roots of all misfits."""
-        total = 0.0
-        for rows, p, misfit in self._blocks(levels):
-            np.divide(self.distances[rows], p, out=misfit)
-            np.abs(np.subtract(1, misfit, out=misfit), out=misfit)
-            np.sqrt(np.maximum(misfit, self.exact, out=misfit), out=misfit)
-            total += float(np.vdot(misfit, self.met[rows]))
-        return total
-
-
-def _solved(A: Matrix, right: Vector, guess: Vector) -> Vector:
-    """Return the x with Ax = right.
-
-    By conjugate gradients where parties are many: with the diagonal divided out, nearly all
-    eigenvalues are then near one, and a few steps do. Where they do not, as where a level is hardly
-    determined, and where parties are few, by Cholesky's decomposition.
-    """
-    x = _by_gradients(A, right, guess) if len(guess) >= _MANY else None
-    if x is None:
-        from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
-
-        x = dposv(A, right)[1]
-    return x
-
-
-def _by_gradients(A: Matrix, right: Vector, guess: Vector) -> Vector | None:
-    x, residual, before = guess, right - A @ guess, np.inf
-    step, diagonal, close = np.zeros_like(x), np.diag(A), _SOLVED * guess
-    for _ in range(_GRADIENTS):
-        correction = residual / diagonal
-        if (np.abs(correction) <= close).all():
-            return x
-        size = float(residual @ correction)
-        step = correction + size / before * step
-        pulled = A @ step
-        far = size / float(step @ pulled)
-        x, residual, before = x + far * step, residual - far * pulled, size
-    return None
+    levels, others = np.empty_like(start), np.array([end.levels for end in found])
+    how = bar, *descent[:4], max(descent.pull, _PULL), least, _SAME_END
+    iterations, objective = loops.current.descend(pairs, start, others, levels, how)
+    return _End(levels, objective, iterations)
 
 
 def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
     """Return a (lower) quantile of each row over the peers that were met, as often as they were."""
     there = met > 0
     values = np.where(there, values, np.inf)
-    if (met[there] == 1).all():  # as often as each other: no need to sort
+    if (met == there).all():  # as often as each other: no need to sort
         place = (share * (there.sum(axis=1) - 1)).astype(np.intp)
         ordered = np.partition(values, np.unique(place), axis=1)
     else:
@@ -227,24 +136,33 @@ def slack_of(
     ``fitting`` of the pairs, more than half: adversaries can make their own pairs fit to make the
     honest look as if they did, and erring on the side of slack costs efficiency alone.
     """
-    pairs = np.triu(counts > 0, 1)
-    misfit = distances[pairs]
-    misfit /= (levels[:, None] + levels)[pairs]
-    np.abs(np.subtract(1, misfit, out=misfit), out=misfit)
-    seen = counts[pairs]
-    misfit *= np.sqrt(seen / 2)
+    seen, misfit = _pairs(counts), 1 - _pairs(distances) / _pairs(levels[:, None] + levels)
+    met = seen > 0
+    if not met.all():
+        seen, misfit = seen[met], misfit[met]
     if misfit.size == 0:
         return 1.0
+    misfit = np.abs(misfit, out=misfit)
+    misfit *= np.sqrt(seen / 2)
     by_chance = NormalDist().inv_cdf((1 + fitting) / 2)  # that quantile of |N(0, 1)|
     worse = _quantile(misfit, seen, fitting) / by_chance
     return float(np.clip(np.sqrt(worse), 1.0, most_slack))
 
 
+def _pairs(matrix: Matrix) -> Vector:
+    """Return what a symmetric matrix says of each two."""
+    return np.concatenate([row[j + 1 :] for j, row in enumerate(matrix)])
+
+
 def _quantile(values: Vector, counts: Vector, share: float) -> float:
     """Return a quantile in which a value counts as often as it was seen, interpolated between
     neighbours."""
-    if (counts == counts[0]).all():  # numpy's own, which need not sort
-        return float(np.quantile(values, share, overwrite_input=True))
+    if (counts == counts[0]).all():  # no need to sort
+        place = share * (len(values) - 1)
+        low = int(place)
+        high = min(low + 1, len(values) - 1)
+        ordered = np.partition(values, (low, high))
+        return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
     order = np.argsort(values, kind="stable")
     n = counts[order]
     places = np.cumsum(n) - 0.5 * (n + n[0])

@@ -258,8 +258,10 @@ class Pairwise:
             trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting)
         trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
         weights, lengths = [], np.ones(len(levels))
+        alone = len(evidence.blocks) == 1
         for block, members in zip(evidence.blocks, evidence.members, strict=True):
-            w = votes(shared[np.ix_(members, members)], self.vote_power) * trusted[members]
+            mine = shared if alone else shared[np.ix_(members, members)]
+            w = votes(mine, self.vote_power) * trusted[members]
             now = given.now
             if now is not None and set(now.parties) == set(block.parties):
                 now = steadied(now.ordered(block.parties))
@@ -292,8 +294,9 @@ class Pairwise:
         """Return a reason for each party that stands out by more than chance explains."""
         # Misfits ρ² times as large as by chance are those of ρ⁴ times fewer coordinates.
         known = evidence.worth / seen.slack**4
-        noise = np.sqrt(np.where(beyond_chance(relative, known, seen.own), relative, 1.0))
-        lengths = np.where(beyond_chance(lengths**2, known, seen.own), lengths, 1.0)
+        squares = np.stack([relative, lengths**2])
+        squares = np.where(beyond_chance(squares, known, seen.own), squares, 1.0)
+        noise, lengths = np.sqrt(squares)
         return explain(evidence.parties, groups, noise, lengths, self.remarkable, self.longest)
 
     def _trust(self, relative: Vector, seen: _Reading) -> Vector:
@@ -321,15 +324,17 @@ class Pairwise:
 
     def _read(self, evidence: Evidence, slack: float | None, most_slack: float) -> _Reading:
         distances, counts = pooled_distances(evidence)
-        often = counts / evidence.counts[:, None]
-        prior, count = learnt(distances, counts), float(np.median(counts[counts > 0]))
-        distances = prior.blended(distances, counts)
+        alone = len(evidence.blocks) == 1  # then every two met equally often
+        met = counts / counts.max()
+        often = met if alone else counts / evidence.counts[:, None]
+        prior = learnt(distances, counts)
+        count, distances = prior.count, prior.blended(distances, counts)
         exact = max(self.exact, min(1.0, _BY_CHANCE * float(np.sqrt(2 / count))))
         pull = self.anchored / count
         descent = Descent(exact, self.hardening, self.tolerance, self.max_iterations, pull)
         levels, iterations = fit_levels(
             distances,
-            counts / counts.max(),
+            met,
             evidence.least_noise,
             self.starts,
             self.nearly_all,
@@ -338,22 +343,22 @@ class Pairwise:
         slack = slack or slack_of(distances, levels, counts, self.fitting, most_slack)
         relative = levels / middle(levels, evidence.counts)
         present = 1 + float(often.sum(axis=1).max())  # parties in a round
-        own = prior.share(count)
         # By chance strangers seem to share something: more where few coordinates were seen, and
         # where there are many peers, over whom it adds up.
         rarely = max(self.few / (self.few + count), min(1.0, present / self.many) ** 3)
+        seen = counts[:1, 1:2] if alone else counts  # one number says it for all pairs
         typical, shared = common_level(
             distances,
             often,
             levels,
             slack,
             heed=np.minimum(relative**-self.heed, self.most_heed) * evidence.counts,
-            nearest=1 - chance(counts, rarely * self.deviations, self.nearest),
+            nearest=1 - chance(seen, rarely * self.deviations, self.nearest),
             quietest_pair=self.quietest_pair,
             vote_power=self.vote_power,
         )
         shared *= agreement(count, len(levels))
-        return _Reading(distances, counts, levels, iterations, slack, typical, shared, own)
+        return _Reading(distances, counts, levels, iterations, slack, typical, shared, prior.own)
 
 
 class _Reading(NamedTuple):
@@ -389,15 +394,19 @@ def common_level(
     ``nearest`` is where correlation begins, as a share of the expected distance: see `chance`.
     """
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
-    typical, shared, sums = (
+    typical, sums, strangers = (
         typical_of(levels, at_most_a_third(heed)),
-        np.zeros_like(distances),
         levels[:, None] + levels,
+        often == 0,
     )
     for _ in range(_TURNS):
-        expected = np.maximum(sums, quietest_pair * (1 - slack**-2) * typical)
-        near = np.clip(1 - distances / expected / nearest, 0, 1)
-        shared = np.where(often > 0, near**doubt, 0.0)
+        shared = np.maximum(sums, quietest_pair * (1 - slack**-2) * typical)  # to begin with
+        np.divide(distances, shared, out=shared)
+        shared /= nearest
+        np.subtract(1, shared, out=shared)
+        np.clip(shared, 0, 1, out=shared)
+        shared **= doubt
+        shared[strangers] = 0.0
         before, typical = (
             typical,
             typical_of(levels, at_most_a_third(votes(often * shared, vote_power) * heed)),

@@ -20,14 +20,16 @@ def groups_of(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
     linked = shared >= together
-    some = np.flatnonzero(linked.any(axis=1))
-    if not some.size:
-        return ()
-    from scipy.sparse.csgraph import connected_components  # here, as it is slow to import
-
-    _, label = connected_components(linked[np.ix_(some, some)], directed=False)
-    members = [some[label == g].tolist() for g in np.flatnonzero(np.bincount(label) > 1)]
-    found = [tuple(parties[j] for j in group) for group in members]
+    linked |= linked.T
+    np.fill_diagonal(linked, False)
+    found, left = [], linked.any(axis=1)  # left: those in no group yet
+    while left.any():
+        group, new = np.zeros_like(left), np.flatnonzero(left)[:1]
+        while new.size:  # whoever is linked to the latest, and is not there yet
+            group[new] = True
+            new = np.flatnonzero(linked[new].any(axis=0) & ~group)
+        left &= ~group
+        found.append(tuple(parties[j] for j in np.flatnonzero(group).tolist()))
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
 
 

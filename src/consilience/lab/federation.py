@@ -99,7 +99,7 @@ class Federation:
         records = [{"round": 0, **evaluate(parameters)}]
         for round in range(rounds):
             consensus, found = None, {}
-            if torch.isfinite(parameters).all():  # else nothing is left to train
+            if np.isfinite(parameters.numpy()).all():  # else nothing is left to train
                 parameters, consensus = self.step(parameters, round)
             if (round + 1) % every == 0 or round + 1 == rounds:
                 found = evaluate(parameters)
@@ -213,9 +213,13 @@ def sgd(rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimi
 
     def step(parameters: Tensor, consensus: Tensor) -> Tensor:
         nonlocal velocity
-        consensus = consensus + weight_decay * parameters
-        velocity = consensus if velocity is None else momentum * velocity + consensus
-        return parameters - rate * velocity
+        if weight_decay:
+            consensus = torch.add(consensus, parameters, alpha=weight_decay)
+        if momentum:
+            if velocity is None:
+                velocity = torch.zeros_like(consensus)
+            consensus = velocity.mul_(momentum).add_(consensus)
+        return torch.add(parameters, consensus, alpha=-rate)
 
     return step
 

@@ -46,6 +46,9 @@ class Model:
     forward: Callable[[Tensors, Tensor], Tensor]
     classes: int | None  # None: the targets are real numbers and the loss is half the squared error
     vmaps: bool = True  # whether one batched call for all parties works, and is the faster way
+    # The gradient of each party's mean loss, where it is written out: a tenth of autograd's time.
+    # Of tensors, shared or (J, ...), inputs (J, B, ...) and targets (J, B), into tensors (J, ...).
+    differentiate: Callable[[Tensors, Tensor, Tensor, Tensors], None] | None = None
     # The parameters of least loss, where they have a closed form: of inputs, targets, weight decay.
     solve: Callable[[Tensor, Tensor, float], Tensor] | None = None
 
@@ -162,7 +165,21 @@ def mlp(features: int = 784, hidden: int = 100, classes: int = 10) -> Model:
         "output.weight": Entry((classes, hidden), into_output),
         "output.bias": Entry((classes,), into_output),
     }
-    return Model("mlp", layout, forward, classes)
+    return Model("mlp", layout, forward, classes, differentiate=_differentiate_mlp)
+
+
+def _differentiate_mlp(tensors: Tensors, inputs: Tensor, targets: Tensor, out: Tensors) -> None:
+    weight, bias = tensors["hidden.weight"], tensors["hidden.bias"]
+    hidden = (inputs @ weight.mT + bias.unsqueeze(-2)).relu_()  # (J, B, hidden)
+    weight, bias = tensors["output.weight"], tensors["output.bias"]
+    error = (hidden @ weight.mT + bias.unsqueeze(-2)).softmax(-1)  # (J, B, classes)
+    error -= functional.one_hot(targets, error.shape[-1])
+    error /= targets.shape[-1]
+    torch.bmm(error.mT, hidden, out=out["output.weight"])
+    torch.sum(error, -2, out=out["output.bias"])
+    error = (error @ weight) * (hidden > 0)
+    torch.bmm(error.mT, inputs, out=out["hidden.weight"])
+    torch.sum(error, -2, out=out["hidden.bias"])
 
 
 def cnn_mnist(classes: int = 10) -> Model:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -47,7 +48,8 @@ def shard(inputs: Array, targets: Array) -> Samples:
 
 def images(pixels: Array, labels: Array) -> Samples:
     """A shard of pictures: bytes (N, 28, 28) become numbers from 0 to 1, (N, 784)."""
-    return shard(pixels.reshape(len(pixels), -1) / np.float32(255), labels.astype(np.int64))
+    inputs = pixels.reshape(len(pixels), -1) / np.float32(255)
+    return Samples(torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)))
 
 
 def windows(codes: Array, length: int) -> Samples:
@@ -66,8 +68,12 @@ def windows(codes: Array, length: int) -> Samples:
 
 def stream(seed: int, party: str, round: int) -> np.random.Generator:
     """The party's own random numbers in a round."""
-    digest = int.from_bytes(sha256(party.encode()).digest()[:16], "little")
-    return np.random.default_rng([seed, round, digest])
+    return np.random.default_rng([seed, round, _digest(party)])
+
+
+@cache
+def _digest(party: str) -> int:
+    return int.from_bytes(sha256(party.encode()).digest()[:16], "little")
 
 
 def gradients(
@@ -81,15 +87,19 @@ def gradients(
     if model.vmaps and len({len(party.targets) for party in samples}) == 1:
         inputs = torch.stack([party.inputs for party in samples])  # (J, B, ...)
         targets = torch.stack([party.targets for party in samples])
+        if model.differentiate is not None:
+            rows, parameters = torch.empty(len(samples), model.size), parameters.detach()
+            model.differentiate(model.tensors(parameters), inputs, targets, model.tensors(rows))
+            return rows.add_(parameters, alpha=weight_decay) if weight_decay else rows
         own = 0 if parameters.ndim == 2 else None
         batched = torch.func.vmap(torch.func.grad(model.loss), in_dims=(own, 0, 0, None))
         result: Tensor = batched(parameters.detach(), inputs, targets, weight_decay)
         return result
-    rows = []
+    found = []
     for row, party in zip(parameters.expand(len(samples), -1), samples, strict=True):
         leaf = row.detach().requires_grad_()
-        rows += torch.autograd.grad(model.loss(leaf, *party, weight_decay), leaf)
-    return torch.stack(rows)
+        found += torch.autograd.grad(model.loss(leaf, *party, weight_decay), leaf)
+    return torch.stack(found)
 
 
 @dataclass
@@ -126,7 +136,8 @@ class Trainers:
         for name, gradient in zip(names, fresh, strict=True):
             before = self.momenta.get(name, gradient)
             self.momenta[name] = torch.lerp(gradient, before, self.momentum)
-        return torch.stack([self.momenta[name] for name in names])
+            gradient.copy_(self.momenta[name])
+        return fresh
 
     def local_parameters(
         self,

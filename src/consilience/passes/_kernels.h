@@ -1,7 +1,8 @@
 /* Loops over numbers of one type for one instruction set.
 
 Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TALL and WIDE (rows
-of a tile: their product, and one side and one vector more, fit the registers), TARGET and NAME(). No include guard. */
+of a tile: their product, and one side and one vector more, fit the registers), TARGET, NAME(), and LEVELS where T is
+double. No include guard. */
 
 #define LANES ((Py_ssize_t)(BYTES / sizeof(T)))
 
@@ -323,7 +324,7 @@ TARGET static void NAME(sort)(T *block, Py_ssize_t count)
         for (Py_ssize_t apart = merged; apart >= 1; apart /= 2)
             for (Py_ssize_t first = apart % merged; first + apart < count; first += 2 * apart)
                 for (Py_ssize_t low = first; low < first + apart && low + apart < count; low++) {
-                    if (low / (2 * merged) != (low + apart) / (2 * merged))
+                    if ((low ^ (low + apart)) >= 2 * merged) /* not of the two that are merged */
                         continue;
                     T *restrict a = block + low * COLUMNS;
                     T *restrict b = block + (low + apart) * COLUMNS;
@@ -501,6 +502,12 @@ TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_
 }
 
 #undef MORE
+
+#ifdef LEVELS
+#include "_levels.h"
+#undef LEVELS
+#endif
+
 #undef LANES
 #undef T
 #undef BYTES

@@ -1,4 +1,5 @@
-/* The loops over updates: inner products, weighted sums and trimmed means.
+/* The loops over updates: inner products, weighted sums and trimmed means; and the descent to noise
+levels, a loop over pairs of parties.
 `plain.py` says the same in numpy; both have the same signatures and the same tests.
 
 A row is one party's numbers in one tensor, as they lie: any object with a buffer. All loops run
@@ -28,6 +29,13 @@ typedef struct {
     char code; /* f: float32, d: float64, e: float16, b: bfloat16 */
 } Row;
 
+/* The pairs to fit, and how: see estimators/levels.py. */
+typedef struct {
+    const double *distances, *met, *start, *ends; /* (J, J), symmetric, both; (J,); E of (J,) */
+    double bar, exact, hardening, tolerance, most, pull, least, same;
+    Py_ssize_t count, others; /* J, E */
+} Fit;
+
 #define LARGEST_HALF 65504.0
 #define LARGEST_BFLOAT16 3.3895313892515355e38
 #define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
@@ -37,6 +45,9 @@ typedef struct {
 #define FLUSH 16   /* chunks after which sums go from single precision to double */
 #define COLUMNS 32 /* sorted at once: two vectors, or a few */
 #define PIECE 512  /* columns whose ends are looked for at once: all arrays stay in the cache */
+#define MANY 100   /* parties, from which on a few steps solve the equations of their levels: */
+#define GRADIENTS 20
+#define SOLVED 1e-7 /* the relative error that ends the steps */
 
 static inline float from_bits(uint32_t bits)
 {
@@ -82,6 +93,20 @@ static inline uint16_t to_half(float x)
     return (uint16_t)(sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13));
 }
 
+#define VECTORS 7 /* to work with, beside the matrix of the equations */
+#define WIDTH(n) (((n) + 7) / 8 * 8)
+
+/* Returns by how much two sets of levels differ at most, relatively. */
+static double apart(const double *x, const double *y, Py_ssize_t n)
+{
+    double most = 0;
+    for (Py_ssize_t k = 0; k < n; k++) {
+        double by = fabs(x[k] - y[k]) / (x[k] + y[k]);
+        most = by > most ? by : most;
+    }
+    return most;
+}
+
 #if defined(__GNUC__) && defined(__x86_64__)
 #define T float
 #define BYTES 64
@@ -90,6 +115,7 @@ static inline uint16_t to_half(float x)
 #define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
 #define NAME(f) f##_avx512_float
 #include "_kernels.h"
+#define LEVELS
 #define T double
 #define BYTES 64
 #define TALL 6
@@ -104,6 +130,7 @@ static inline uint16_t to_half(float x)
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAME(f) f##_avx2_float
 #include "_kernels.h"
+#define LEVELS
 #define T double
 #define BYTES 32
 #define TALL 3
@@ -126,6 +153,7 @@ static inline uint16_t to_half(float x)
 #define TARGET
 #define NAME(f) f##_any_float
 #include "_kernels.h"
+#define LEVELS
 #define T double
 #define BYTES SHORT
 #define TALL 3
@@ -151,11 +179,12 @@ typedef struct {
 typedef struct {
     const char *name;
     Kernels single, wide;
+    double (*descend)(const Fit *, double *, double *, Py_ssize_t *);
 } Set;
 
 #define KERNELS(name)                                                                              \
     {room_##name, gram_##name, flush_##name, combine_##name, trim_##name, corroborate_##name}
-#define SET(set) {#set, KERNELS(set##_float), KERNELS(set##_double)}
+#define SET(set) {#set, KERNELS(set##_float), KERNELS(set##_double), descend_##set##_double}
 
 static const Set sets[] = {
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -555,6 +584,54 @@ end:
     return good ? PyBool_FromLong(finite) : NULL;
 }
 
+PyDoc_STRVAR(descend_doc, "descend(pairs, start, ends, levels, how)\n\n"
+"Write where a fit of levels from this start ends to levels. The pairs are the distances and how\n"
+"often each two met, both (J, J) float64 and symmetric. Return the iterations and the objective,\n"
+"infinity once the fit is where another ended: ends, (E, J).");
+
+static PyObject *descend(PyObject *self, PyObject *args)
+{
+    PyObject *pairs, *given, *others, *target;
+    Fit fit;
+    int good = 0;
+    Py_ssize_t iterations = 0;
+    double objective = 0;
+    Call call;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOO(dddddddd)", &pairs, &given, &others, &target, &fit.bar,
+                          &fit.exact, &fit.hardening, &fit.tolerance, &fit.most, &fit.pull,
+                          &fit.least, &fit.same))
+        return NULL;
+    if (!begin(&call, pairs, "dd"))
+        goto end;
+    fit.distances = (const double *)call.rows[0].data;
+    fit.met = (const double *)call.rows[1].data;
+    fit.count = PyObject_Size(given);
+    fit.others = PyObject_Size(others);
+    fit.start = also(&call, given, PyBUF_SIMPLE, fit.count);
+    fit.ends = also(&call, others, PyBUF_SIMPLE, fit.others * fit.count);
+    double *levels = also(&call, target, PyBUF_WRITABLE, fit.count);
+    if (PyErr_Occurred())
+        goto end;
+    if (fit.distances == NULL || fit.met == NULL || levels == NULL || fit.count > MOST_ROWS ||
+        call.length != fit.count * fit.count) {
+        PyErr_SetString(PyExc_ValueError, "expected a distance of each two, and room for levels");
+        goto end;
+    }
+    Spare spare = borrow((fit.count + 6 + VECTORS) * WIDTH(fit.count) * sizeof(double));
+    if (spare.start == NULL)
+        goto end;
+    const Set *set = in_use;
+    Py_BEGIN_ALLOW_THREADS
+    objective = set->descend(&fit, levels, (double *)aligned(spare.start), &iterations);
+    Py_END_ALLOW_THREADS
+    give_back(spare);
+    good = 1;
+end:
+    end(&call);
+    return good ? Py_BuildValue("nd", iterations, objective) : NULL;
+}
+
 static PyObject *use(PyObject *self, PyObject *args)
 {
     const char *wanted;
@@ -596,6 +673,7 @@ static PyMethodDef methods[] = {
     {"combine", combine, METH_VARARGS, combine_doc},
     {"trim", trim, METH_VARARGS, trim_doc},
     {"corroborate", corroborate, METH_VARARGS, corroborate_doc},
+    {"descend", descend, METH_VARARGS, descend_doc},
     {"use", use, METH_VARARGS, "use(name)\n\nTake the loops for this set of instructions."},
     {"in_use", used, METH_NOARGS, "The set in use."},
     {"available", available, METH_NOARGS, "The sets this machine has, the best first."},

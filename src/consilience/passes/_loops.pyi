@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 from consilience.arrays import Array, Matrix, Vector
+from consilience.passes.plain import How
 
 def gram(
     rows: Sequence[Array | None], codes: bytes, about: int, total: Matrix, wide: bool, /
@@ -40,6 +41,9 @@ def corroborate(
     wide: bool,
     /,
 ) -> bool: ...
+def descend(
+    pairs: tuple[Matrix, Matrix], start: Vector, ends: Matrix, levels: Vector, how: How, /
+) -> tuple[int, float]: ...
 def use(name: str, /) -> None: ...
 def in_use() -> str: ...
 def available() -> list[str]: ...

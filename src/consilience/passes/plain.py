@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.arrays import Array, Vector
+from consilience.arrays import Array, Matrix, Vector
 from consilience.updates.tensors import LARGEST_OF, from_bfloat16, to_bfloat16
+
+How = tuple[float, float, float, float, float, float, float, float]  # see `descend`
 
 _CHUNK = 1 << 14  # columns at a time, so that the work stays in the cache
 _NAMES = {"f": "float32", "e": "float16", "b": "bfloat16"}
@@ -96,6 +98,50 @@ def trim(
             shares += inside @ (1.0 / np.maximum(inside.sum(axis=0), 1))
             squares += np.square(X - y).sum(axis=1)
     return len(out) if finite else -1
+
+
+def descend(
+    pairs: tuple[Matrix, Matrix], start: Vector, ends: Matrix, levels: Vector, how: How
+) -> tuple[int, float]:
+    """Write where a fit from this start ends to ``levels``; `estimators.levels` has the equations.
+
+    The pairs are the distances and how often each two met, both symmetric. Return the iterations
+    and the objective, infinity once the fit is where another ended: ``ends``, (E, J).
+    """
+    bar, exact, hardening, tolerance, most, pull, least, same = how
+    D, met = pairs
+    bar, iterations, levels[:] = max(exact, bar), 0, start
+    while iterations < most:
+        iterations += 1
+        before = levels.copy()
+        levels[:] = np.maximum(_improved(D, met, before, start, bar, pull), least)
+        if bar == exact and _apart(levels, before) < tolerance:
+            break
+        if any(_apart(levels, end) < same for end in ends):
+            return iterations, np.inf
+        bar = max(exact, hardening * bar)
+    misfit = np.abs(1 - D / np.add.outer(levels, levels))
+    return iterations, float(np.vdot(np.sqrt(np.maximum(misfit, exact)), met))
+
+
+def _improved(
+    D: Matrix, met: Matrix, levels: Vector, start: Vector, bar: float, pull: float
+) -> Vector:
+    """Return the levels of the least squares reweighted at these."""
+    from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
+
+    p = np.add.outer(levels, levels)
+    misfit = np.maximum(np.abs(p - D), bar * p)
+    V = met / (np.sqrt(p * misfit) * misfit)
+    diagonal = V.sum(axis=1)
+    right = np.vecdot(V, D) + pull * diagonal * start
+    np.fill_diagonal(V, (1 + pull) * diagonal)
+    found: Vector = dposv(V, right)[1]
+    return found
+
+
+def _apart(levels: Vector, others: Vector) -> float:
+    return float(np.max(np.abs(levels - others) / (levels + others)))
 
 
 def corroborate(

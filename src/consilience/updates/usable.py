@@ -112,7 +112,7 @@ class Updates:
 
     def look(self, places: Positions) -> Array:
         """Return every party's coordinates at some places, in ascending order: (J, n)."""
-        out = np.empty((len(self.parties), len(places)))
+        out = np.empty((len(self.parties), len(places)), float if self.wide else np.float32)
         edges = np.searchsorted(places, self.offsets)
         for path, begin, low, high in zip(
             self.floats, self.offsets, edges, edges[1:], strict=False

@@ -67,5 +67,5 @@ def make(name: str, knowledge: Knowledge | None = None, **settings: Any) -> Atta
 def send(values: Array, honest: Array, count: int) -> Array:
     """What all adversaries send, (K,), or each of them, (f, K), within the honest dtype's range."""
     limit = float(np.finfo(honest.dtype).max)
-    rows: Array = np.clip(np.broadcast_to(values, (count, honest.shape[1])), -limit, limit)
-    return rows.astype(honest.dtype, copy=False)
+    rows = np.clip(values, -limit, limit).astype(honest.dtype, copy=False)
+    return rows if rows.ndim == 2 else np.tile(rows, (count, 1))

@@ -76,8 +76,9 @@ class Seen:
     def __call__(self, round: Watched) -> None:
         """Take note of a round."""
         self.seconds.append(round.seconds)
-        if np.isfinite(round.miss):
-            self.misses.append(round.miss)
+        miss = round.miss
+        if np.isfinite(miss):
+            self.misses.append(miss)
         if round.consensus is not None:
             for party, weight in round.consensus.weights.items():
                 self.weights[party] += weight
