@@ -216,7 +216,7 @@ def test_cells_have_names_of_their_own() -> None:
     plan = replace(PLAN, own={"mine": cs.Pairwise()})
     plan.check()
     found = cells(plan)
-    assert len(found) == 4 * (1 + len(plan.methods) * 5 * 3)
+    assert len(found) == 4 * (1 + (len(plan.methods) + 1) * 5 * 3)
     assert len({cell.name for cell in found}) == len(found)
     assert {cell.experiment for cell in cells(replace(plan, data="fashion"))} == {
         "backdoors-fashion"
