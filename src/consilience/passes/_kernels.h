@@ -426,17 +426,26 @@ TARGET static double NAME(cut)(const T *restrict x, T w, const T *restrict least
 {
     T squares[COLUMNS];
     memset(squares, 0, sizeof squares);
-    for (Py_ssize_t at = 0; at < n; at += COLUMNS)
-        for (Py_ssize_t k = at; k < LESSER(at + COLUMNS, n); k++) {
-            T heard = MORE(x[k], least[k]);
-            heard = LESSER(heard, most[k]);
-            y[k] += w * heard;
-            squares[k - at] += (x[k] - heard) * (x[k] - heard);
-        }
+    Py_ssize_t at = 0;
     double sum = 0;
-    for (Py_ssize_t k = 0; k < COLUMNS; k++)
-        sum += squares[k];
-    return sum;
+    for (; at + COLUMNS <= n; at += COLUMNS)
+        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
+            T heard = MORE(x[at + k], least[at + k]);
+            heard = LESSER(heard, most[at + k]);
+            y[at + k] += w * heard;
+            squares[k] += (x[at + k] - heard) * (x[at + k] - heard);
+        }
+    for (; at < n; at++) {
+        T heard = MORE(x[at], least[at]);
+        heard = LESSER(heard, most[at]);
+        y[at] += w * heard;
+        sum += (x[at] - heard) * (x[at] - heard);
+    }
+#pragma GCC unroll 8
+    for (Py_ssize_t half = COLUMNS / 2; half > 0; half /= 2) /* few steps wait for one another */
+        for (Py_ssize_t k = 0; k < half; k++)
+            squares[k] += squares[k + half];
+    return sum + squares[0];
 }
 
 /* Forms at most PIECE numbers of the sum in which none of the first `parties` rows counts further
