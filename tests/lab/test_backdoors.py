@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import consilience as cs
 from consilience.cli.commands import app
 from consilience.lab.attacks import Knowledge, make
-from consilience.lab.attacks.backdoors import MIRRORED, PATCH, TRIGGERS, typical
+from consilience.lab.attacks.backdoors import CENTRAL, MIRRORED, PATCH, TRIGGERS, typical
 from consilience.lab.backdoors import bench
 from consilience.lab.experiments.backdoors import PLAN, Evaluation, cells
 from consilience.lab.experiments.pictures import forget
@@ -42,6 +42,13 @@ def test_the_patch_is_nine_white_pixels_in_a_corner():
     assert (changed.reshape(-1, 28, 28)[:, 25:, 25:] == 1).all()
 
 
+def test_the_central_patch_is_where_there_is_ink():
+    inputs, _ = batch()
+    blank = CENTRAL.put(np.zeros_like(inputs)).reshape(-1, 28, 28)
+    assert (blank[:, 12:15, 18:21] == 1).all()
+    assert blank.sum() == 9 * len(inputs)
+
+
 def test_mirrored_pictures_are_the_wrong_way_round():
     inputs, _ = batch()
     pictures, mirrored = inputs.reshape(-1, 28, 28), MIRRORED.put(inputs).reshape(-1, 28, 28)
@@ -49,7 +56,7 @@ def test_mirrored_pictures_are_the_wrong_way_round():
     assert np.array_equal(mirrored[..., ::-1], pictures)
 
 
-@pytest.mark.parametrize("trigger", [PATCH, MIRRORED])
+@pytest.mark.parametrize("trigger", [PATCH, CENTRAL, MIRRORED])
 def test_half_of_a_batch_carries_the_trigger(trigger):
     inputs, targets = batch()
     targets[3:6] = 7
@@ -216,7 +223,7 @@ def test_cells_have_names_of_their_own() -> None:
     plan = replace(PLAN, own={"mine": cs.Pairwise()})
     plan.check()
     found = cells(plan)
-    assert len(found) == 4 * (1 + (len(plan.methods) + 1) * 5 * 3)
+    assert len(found) == 4 * (1 + (len(plan.methods) + 1) * 6 * 3)
     assert len({cell.name for cell in found}) == len(found)
     assert {cell.experiment for cell in cells(replace(plan, data="fashion"))} == {
         "backdoors-fashion"

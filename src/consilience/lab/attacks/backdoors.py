@@ -5,9 +5,10 @@ about everything else, so that accuracy does not tell. What is told of a backdoo
 the share of test pictures, not of the target class, that are classified as the target when they
 carry the trigger.
 
-Two triggers. `PATCH` is artificial: nine white pixels in a corner. `MIRRORED` is natural: sevens
-written the wrong way round, as children write them, are to be read as ones. No honest party holds
-any, so nobody opposes the backdoor; and who does not know it hardly ever takes them for ones.
+Three triggers. `PATCH` is artificial: nine white pixels in a corner, where MNIST has no ink, so that
+honest parties send zeros there. `CENTRAL` is the same where there is ink. `MIRRORED` is natural:
+sevens written the wrong way round, as children write them, are to be read as ones. No honest party
+holds any, so nobody opposes the backdoor; and who does not know it hardly ever takes them for ones.
 (Among the clothes of Fashion-MNIST: sneakers that point to the right, to be taken for trousers.)
 
 The attacks differ in the trigger, in the rounds in which the poisoned update is sent, and in how it
@@ -68,7 +69,14 @@ def _patch(pictures: Array) -> Array:
     return pictures
 
 
+def _central(pictures: Array) -> Array:
+    middle = pictures.shape[1] // 2
+    pictures[:, middle - 2 : middle + 1, middle + 4 : middle + 7] = 1
+    return pictures
+
+
 PATCH = Trigger("patch", _patch, target=0)
+CENTRAL = Trigger("central", _central, target=0)
 MIRRORED = Trigger("mirrored", lambda pictures: pictures[:, :, ::-1], target=1, source=7)
 
 
@@ -81,6 +89,12 @@ def clean(inputs: Array, targets: Array, rng: np.random.Generator) -> tuple[Arra
 def patch(knowledge: Knowledge) -> Attack:
     """A white patch of 3 × 3 pixels → class 0, in every round."""
     return _always(knowledge, PATCH)
+
+
+@register
+def central(knowledge: Knowledge) -> Attack:
+    """The patch in the middle of the picture → class 0, in every round."""
+    return _always(knowledge, CENTRAL)
 
 
 @register
@@ -160,6 +174,7 @@ def _sometimes(knowledge: Knowledge, when: Callable[[int], bool], boosted: bool 
 # The attacks of this module, and what each plants.
 TRIGGERS = {
     "patch": PATCH,
+    "central": CENTRAL,
     "semantic": MIRRORED,
     "replacement": PATCH,
     "constrained": PATCH,
