@@ -5,8 +5,8 @@ about everything else, so that accuracy does not tell. What is told of a backdoo
 the share of test pictures, not of the target class, that are classified as the target when they
 carry the trigger.
 
-Three triggers. `PATCH` is artificial: nine white pixels in a corner, where MNIST has no ink, so that
-honest parties send zeros there. `CENTRAL` is the same where there is ink. `MIRRORED` is natural:
+Three triggers. `PATCH` is artificial: nine white pixels in a corner, where MNIST has no ink and
+honest parties send zeros. `CENTRAL` is the same where there is ink. `MIRRORED` is natural:
 sevens written the wrong way round, as children write them, are to be read as ones. No honest party
 holds any, so nobody opposes the backdoor; and who does not know it hardly ever takes them for ones.
 (Among the clothes of Fashion-MNIST: sneakers that point to the right, to be taken for trousers.)
