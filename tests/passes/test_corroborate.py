@@ -115,3 +115,14 @@ def test_asked_for_it_is_done_with_few_coordinates_too():
 def test_corroborate_is_true_false_or_none():
     with pytest.raises(cs.ConsilienceError, match="True, False or None, found 'yes'"):
         cs.Pairwise(corroborate="yes")
+
+
+def test_who_is_left_has_no_more_than_half():
+    sample = np.array(list(noisy(7, 4096).values()))
+    sample[1, :200] += 30
+    weights = np.array([0.49, *[0.085] * 6])
+    kept, found = corroborated(sample, weights, Corroboration(mild=True))
+    assert found is not None
+    assert kept[1] < 0.05
+    assert kept.max() <= 0.5
+    assert kept.sum() == pytest.approx(1.0)

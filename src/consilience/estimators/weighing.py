@@ -14,7 +14,7 @@ import numpy as np
 from consilience.arrays import Matrix, Vector
 from consilience.beliefs import Past
 from consilience.evidence import Block, Evidence, residuals
-from consilience.updates.votes import at_most_a_third, middle
+from consilience.updates.votes import at_most_a_third, at_most_half, middle
 
 # Guards against rounding and endless loops: no choice of method.
 _TINY = 1e-300  # in place of a zero to divide by
@@ -98,15 +98,6 @@ def bounded(weights: Vector, now: Block, longest: float) -> tuple[Vector, Vector
         if np.abs(kept - before).max() < _STEADY:
             break
     return weights * kept, lengths
-
-
-def at_most_half(weights: Vector) -> Vector:
-    """Return the weights, none larger than that of all the others together.
-
-    However well one party fits, the others are the only witnesses to that.
-    """
-    others = float(np.sort(weights)[:-1].sum())
-    return np.minimum(weights, others) if others > 0 else weights
 
 
 def typical_of(values: Vector, weights: Vector) -> float:

@@ -26,7 +26,7 @@ import numpy as np
 
 from consilience.arrays import Array, Mask, Positions, Vector
 from consilience.passes import loops
-from consilience.updates.votes import middle
+from consilience.updates.votes import at_most_half, middle
 
 _HALF = 0.5  # of the typical weight: who weighs no more is no witness
 _LEAST = 3  # witnesses: of two, the second least is the greatest
@@ -88,7 +88,7 @@ def corroborated(
     if not rule.mild:
         return weights, found if typical <= rule.hardly else None
     most = max(rule.suspect * typical, rule.alone)
-    kept = weights * np.minimum(1.0, most / np.maximum(shares, most))
+    kept = at_most_half(weights * np.minimum(1.0, most / np.maximum(shares, most)))
     kept *= weights.sum() / kept.sum()
     steady = those & witnesses_of(kept)  # a suspect is no witness
     if steady.sum() >= _LEAST:

@@ -26,6 +26,15 @@ def at_most_a_third(weights: Vector) -> Vector:
     return np.minimum(positive, most) if most > 0 else positive
 
 
+def at_most_half(weights: Vector) -> Vector:
+    """Return the weights, none larger than that of all the others together.
+
+    However well one party fits, the others are the only witnesses to that.
+    """
+    others = float(np.sort(weights)[:-1].sum())
+    return np.minimum(weights, others) if others > 0 else weights
+
+
 def weighted_median(rows: Array, votes: Vector) -> Array:
     """Return the weighted median of each column, the lower of two in a tie: of booleans, the
     majority.
