@@ -1,5 +1,8 @@
 """A federation with rules for methods, attacks that ask, and adversaries that send rubbish."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -31,6 +34,51 @@ def trained(method, attack="gaussian", rounds=4, **more) -> list[Watched]:
     )
     federation.run(rounds, lambda p: {"norm": float(p.norm())}, lambda *_: None)
     return seen
+
+
+def test_a_federation_that_has_run_is_let_go_of_with_all_its_data():
+    # The attack knows whom to ask, and so it knows the federation.
+    federation = Federation(parties(), HONEST, "mean", sgd(0.1), BAD, "optimised_ipm")
+    federation.run(2, lambda p: {}, lambda *_: None)
+    gone = weakref.ref(federation)
+    gc.disable()  # a cycle would wait for the collector, and data take hundreds of megabytes
+    try:
+        del federation
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_the_same_federation_twice_is_the_same(monkeypatch):
+    """Also where the consensus looks at a few coordinates, drawn at random, before it decides."""
+
+    def loud_in_a_few(knowledge):
+        def attack(honest, count, rng):
+            return np.tile(honest.mean(0) + 30 * (np.arange(SIZE * 1500) % 40 == 0), (count, 1))
+
+        return attack
+
+    def run():
+        rng = np.random.default_rng(0)
+        data = {}
+        for name in names:
+            inputs = rng.standard_normal((30, SIZE * 1500))
+            data[name] = shard(inputs, inputs[:, 0] + rng.standard_normal(30))
+        trainers, seen = Trainers(linear_regression(SIZE * 1500), data, seed=0, batch=10), []
+        Federation(
+            trainers,
+            names[:8],
+            "pairwise",
+            sgd(1e-4),
+            names[8:],
+            "loud_in_a_few",
+            watch=seen.append,
+        ).run(12, lambda p: {}, lambda *_: None)
+        return [round.value for round in seen]
+
+    names = [f"p{j}" for j in range(9)]
+    monkeypatch.setitem(registry._ATTACKS, "loud_in_a_few", loud_in_a_few)
+    np.testing.assert_array_equal(run(), run())
 
 
 class Remembers:

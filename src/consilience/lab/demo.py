@@ -47,7 +47,7 @@ def run(console: Console, seed: int, figure: Path) -> None:
     size = images.shape[1] * 10 + 10
     updates |= {f"liar {j + 1}": rng.standard_normal(size, np.float32) for j in range(LIARS)}
 
-    found = {name: aggregate(updates, name) for name in METHODS}
+    found = {name: aggregate(updates, name, seed=0) for name in METHODS}
     test = _flat(digits.test_images), digits.test_labels
     accuracy = {name: score(consensus.value, *test) for name, consensus in found.items()}
     alone = {name: score(update, *test) for name, update in updates.items()}

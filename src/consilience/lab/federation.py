@@ -109,6 +109,7 @@ class Federation:
                 accuracy = found.get("accuracy")
                 self.record.append(consensus, round=round + 1, accuracy=accuracy, note=note)
             tick(round + 1, rounds)
+        self._plot = self._scene = None  # the attack knows this federation: a cycle
         return records
 
     def step(self, parameters: Tensor, round: int) -> tuple[Tensor, Consensus | None]:
@@ -182,7 +183,8 @@ class Federation:
     ) -> tuple[Array, Consensus | None]:
         if isinstance(method, str) or not callable(method):
             try:
-                consensus = aggregate(updates, method, memory=memory, exact=True)
+                seed = self.parties.seed  # experiments repeat
+                consensus = aggregate(updates, method, memory=memory, exact=True, seed=seed)
             except UpdateError:  # nobody sent anything that can be used
                 return np.full(size, np.nan, np.float32), None
             return np.asarray(consensus.value), consensus

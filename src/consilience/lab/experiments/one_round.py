@@ -64,7 +64,7 @@ def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Row]:
     honest = np.array(rows)
 
     def accuracy(updates: np.ndarray, method: str | Method) -> float:
-        value = aggregate(updates, method).value
+        value = aggregate(updates, method, seed=0).value
         return model.accuracy(torch.from_numpy(np.asarray(value)), *test)
 
     records: list[Row] = []

@@ -97,9 +97,9 @@ def _return(clients: Clients, memory: cs.Memory) -> dict[str, float]:
     quiet = [j for j in away if clients.noise[j] == 1 and not clients.hostile[j]][:90]
     clients.noise[loud] = 1.0
     _, updates = clients.send(np.array([*loud, *quiet], int), SIZE)
-    weights = cs.aggregate(updates, memory=memory.copy()).weights
+    weights = cs.aggregate(updates, memory=memory.copy(), seed=0).weights
     renamed = {f"new {party}": update for party, update in updates.items()}
-    strangers = cs.aggregate(renamed, memory=memory.copy()).weights
+    strangers = cs.aggregate(renamed, memory=memory.copy(), seed=0).weights
     back = [f"client {j}" for j in loud]
     share = sum(weights[p] for p in back) / sum(strangers[f"new {p}"] for p in back)
     return {"loud and back": len(back), "their weight over strangers'": round(share, 3)}
