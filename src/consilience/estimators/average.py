@@ -6,6 +6,7 @@ a weighted mean with known weights (eqs. ind_mle, fedavg, icov:1, overlap).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,22 @@ import numpy.typing as npt
 from consilience.arrays import Matrix, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, uniform, with_centre
 from consilience.errors import ConsilienceError
-from consilience.evidence import Evidence, pooled_products
+from consilience.evidence import Block, Evidence, pooled_products
+
+
+class BlockByBlock(ABC):
+    """A rule without a model of noise, which weighs the parties of each block by themselves."""
+
+    remembers = False
+    follows = False
+
+    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
+        """Return the weights of each block's parties."""
+        return about_consensus(evidence, tuple(self.weigh(block) for block in evidence.blocks))
+
+    @abstractmethod
+    def weigh(self, block: Block) -> Vector:
+        """Return the weights of one block's parties."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from them as from any others, and Aᵀw are the weights of the x_j.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,7 @@ from consilience.evidence import Block, Evidence
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _Prepared(ABC):
     """A method that sees means of the updates."""
 
     method: Estimator
@@ -52,9 +53,9 @@ class _Prepared:
             objective=found.objective,
         )
 
+    @abstractmethod
     def _means(self, block: Block) -> Matrix:
         """Return A, with a last row that leaves the centre where it is."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

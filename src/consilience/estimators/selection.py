@@ -15,17 +15,16 @@ from math import comb
 import numpy as np
 
 from consilience.arrays import Positions, Vector
-from consilience.beliefs import NOTHING, Beliefs, Given
 from consilience.errors import ConsilienceError
-from consilience.estimators.average import about_consensus
-from consilience.evidence import Block, Evidence
+from consilience.estimators.average import BlockByBlock
+from consilience.evidence import Block
 
 ROUNDING = 1e-9  # of squared distances that are told apart
 _MOST_LOOKS = 20_000_000  # at distances: less than a second
 
 
 @dataclass(frozen=True)
-class Krum:
+class Krum(BlockByBlock):
     """The mean of the ``selected`` parties with the least scores; one of them is Krum.
 
     ``adversaries`` is f; None takes the most that Krum tolerates, the largest with 2f + 2 < J.
@@ -36,14 +35,8 @@ class Krum:
     adversaries: int | None = None
     selected: int | None = 1
 
-    remembers = False
-    follows = False
-
-    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return equal weights for the selected of each block, zero for the others."""
-        return about_consensus(evidence, tuple(self._select(block) for block in evidence.blocks))
-
-    def _select(self, block: Block) -> Vector:
+    def weigh(self, block: Block) -> Vector:
+        """Return equal weights for the selected, zero for the others."""
         count = len(block.parties)
         f = expected("Krum", self.adversaries, count, (count - 3) // 2)
         chosen = min(count - f if self.selected is None else self.selected, count)
@@ -51,7 +44,7 @@ class Krum:
 
 
 @dataclass(frozen=True)
-class MDA:
+class MDA(BlockByBlock):
     """The mean of the J − f parties with the least diameter: minimum-diameter averaging.
 
     ``adversaries`` is f; None takes the most that are fewer than half. Every choice of J − f
@@ -61,14 +54,8 @@ class MDA:
 
     adversaries: int | None = None
 
-    remembers = False
-    follows = False
-
-    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return equal weights for the selected of each block, zero for the others."""
-        return about_consensus(evidence, tuple(self._select(block) for block in evidence.blocks))
-
-    def _select(self, block: Block) -> Vector:
+    def weigh(self, block: Block) -> Vector:
+        """Return equal weights for the selected, zero for the others."""
         count = len(block.parties)
         f = expected("MDA", self.adversaries, count)
         if comb(count, f) * comb(count - f, 2) > _MOST_LOOKS:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from consilience.arrays import Vector
-from consilience.beliefs import NOTHING, Beliefs, Given
-from consilience.estimators.average import about_consensus
+from consilience.estimators.average import BlockByBlock
 from consilience.estimators.selection import ROUNDING, expected, mean_of
-from consilience.evidence import Block, Evidence, residual_products
+from consilience.evidence import Block, residual_products
 
 
 @dataclass(frozen=True)
-class DnC:
+class DnC(BlockByBlock):
     """Divide and conquer (Shejwalkar and Houmansadr 2021): the mean without the f parties that are
     farthest from the mean of all along the direction of most variance.
 
@@ -31,14 +30,8 @@ class DnC:
 
     adversaries: int | None = None
 
-    remembers = False
-    follows = False
-
-    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return equal weights for the selected of each block, zero for the others."""
-        return about_consensus(evidence, tuple(self._select(block) for block in evidence.blocks))
-
-    def _select(self, block: Block) -> Vector:
+    def weigh(self, block: Block) -> Vector:
+        """Return equal weights for the selected, zero for the others."""
         count = len(block.parties)
         f = expected("DnC", self.adversaries, count)
         _, squares = _principal(block, np.ones(count))
@@ -46,7 +39,7 @@ class DnC:
 
 
 @dataclass(frozen=True)
-class CAF:
+class CAF(BlockByBlock):
     """The covariance-bound agnostic filter (Allouah et al. 2025): the mean of least variance among
     those that remain as the outlying parties' weights shrink.
 
@@ -59,14 +52,8 @@ class CAF:
 
     adversaries: int | None = None
 
-    remembers = False
-    follows = False
-
-    def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return the weights that are left of each block's parties, as shares."""
-        return about_consensus(evidence, tuple(self._filter(block) for block in evidence.blocks))
-
-    def _filter(self, block: Block) -> Vector:
+    def weigh(self, block: Block) -> Vector:
+        """Return the weights that are left, as shares."""
         count = len(block.parties)
         f = expected("CAF", self.adversaries, count)
         left = best = np.ones(count)

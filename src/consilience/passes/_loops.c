@@ -291,6 +291,15 @@ end:
     return !PyErr_Occurred();
 }
 
+/* Tells whether no row is None. */
+static int all_there(const Call *call)
+{
+    for (Py_ssize_t j = 0; j < call->count; j++)
+        if (call->rows[j].data == NULL)
+            return 0;
+    return 1;
+}
+
 /* Takes hold of so many other numbers of 8 bytes. Returns NULL for None, and after an error. */
 static void *also(Call *call, PyObject *object, int flags, Py_ssize_t count)
 {
@@ -482,7 +491,7 @@ static PyObject *trim(PyObject *self, PyObject *args)
     const char *codes, *code;
     Py_ssize_t cut, every, seen = 0;
     Row out;
-    int wide, good = 0, finite = 1, there = 1;
+    int wide, good = 0, finite = 1;
     Call call;
     (void)self;
     if (!PyArg_ParseTuple(args, "OynOynOOp", &objects, &codes, &cut, &target, &code, &every,
@@ -494,9 +503,7 @@ static PyObject *trim(PyObject *self, PyObject *args)
     double *squares = also(&call, distances, PyBUF_WRITABLE, call.count);
     if (PyErr_Occurred())
         goto end;
-    for (Py_ssize_t j = 0; j < call.count; j++)
-        there &= call.rows[j].data != NULL;
-    if (!there || cut < 0 || cut >= (call.count + 1) / 2 || every < 1 || out.data == NULL ||
+    if (!all_there(&call) || cut < 0 || cut >= (call.count + 1) / 2 || every < 1 || out.data == NULL ||
         shares == NULL || squares == NULL) {
         PyErr_SetString(PyExc_ValueError, "nothing is left, or nowhere to put it");
         goto end;
@@ -537,7 +544,7 @@ static PyObject *corroborate(PyObject *self, PyObject *args)
     double headroom;
     Py_ssize_t parties, heard = 0;
     Row out;
-    int wide, good = 0, finite = 1, there = 1;
+    int wide, good = 0, finite = 1;
     Call call;
     (void)self;
     if (!PyArg_ParseTuple(args, "OyOy#dOyOOp", &objects, &codes, &given, &witnesses, &parties,
@@ -551,11 +558,9 @@ static PyObject *corroborate(PyObject *self, PyObject *args)
     double *alone = also(&call, lost, PyBUF_WRITABLE, parties);
     if (PyErr_Occurred())
         goto end;
-    for (Py_ssize_t j = 0; j < call.count; j++)
-        there &= call.rows[j].data != NULL;
     for (Py_ssize_t j = 0; j < parties; j++)
         heard += witnesses[j] != 0;
-    if (!there || out.data == NULL || weights == NULL || alone == NULL || heard < 3 ||
+    if (!all_there(&call) || out.data == NULL || weights == NULL || alone == NULL || heard < 3 ||
         parties > call.count || ring > call.count) {
         PyErr_SetString(PyExc_ValueError, "expected rows, weights, three witnesses, and an output");
         goto end;

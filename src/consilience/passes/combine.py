@@ -50,12 +50,11 @@ def combine(
     chosen = np.flatnonzero(weights[:-1]) if ring is None else ring
     chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # of nobody the sum is zero
     said = np.append(weights[chosen], weights[-1]) if centred else weights[chosen]
-    wide, use = updates.wide, updates.loops or loops.current
-    heard = None if witnesses is None else witnesses.of(chosen)
+    add = _loop(updates, None if witnesses is None else witnesses.of(chosen))
 
     def form(mine: Spans) -> tuple[Vector | None, Vector, bool]:
-        squares, finite = None if ring is None else np.zeros(len(ring)), True
-        alone = np.zeros(len(chosen))
+        squares, alone = None if ring is None else np.zeros(len(ring)), np.zeros(len(chosen))
+        finite = True
         for start, stop in mine:
             for piece in updates.pieces(start, stop):
                 rows, codes = updates.rows(piece, chosen)
@@ -63,12 +62,7 @@ def combine(
                     origin, code = updates.origin(piece)
                     rows, codes = [*rows, origin], codes + code  # type: ignore[list-item]
                 out, code = value.place(piece)
-                if heard is None:
-                    finite &= use.combine(rows, codes, said, out, code, squares, wide)
-                else:
-                    finite &= use.corroborate(
-                        rows, codes, said, *heard, out, code, squares, alone, wide
-                    )
+                finite &= add(rows, codes, said, out, code, squares, alone)
                 value.keep(piece, out)
             tell(stop - start)
         return squares, alone, finite
@@ -82,6 +76,18 @@ def combine(
     alone[weights[:-1] == 0] = 0.0  # who has no say has nothing cut off
     unknown = 0.0 if finite else np.nan
     return apart / updates.size + unknown, alone / updates.size + unknown
+
+
+def _loop(updates: Updates, witnesses: Witnesses | None) -> Callable[..., bool]:
+    """Return the loop that forms a piece: with witnesses, the one that asks for them."""
+    use, wide = updates.loops or loops.current, updates.wide
+    if witnesses is None:
+        return lambda rows, codes, said, out, code, squares, _: use.combine(
+            rows, codes, said, out, code, squares, wide
+        )
+    return lambda rows, codes, said, out, code, squares, alone: use.corroborate(
+        rows, codes, said, *witnesses, out, code, squares, alone, wide
+    )
 
 
 def reduce(
