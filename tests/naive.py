@@ -630,6 +630,8 @@ PAIRWISE = {
     "quiet": 0.5,
     "doubt": 1.5,
     "anchored": 0.2,
+    "together": 0.5,
+    "camp": 0.25,
 }
 
 
@@ -653,33 +655,74 @@ def pairwise(rounds, **choices):
     now = list(rounds[-1])
     most, kept = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, {})
     how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
-    s, slack, t, shared, own = read_pairs(names, D, seen, total, how.slack, how)
+    first = read_pairs(names, D, seen, total, how.slack, how)
+    views = [(0.0, first)]
+    for camp in camps(names, first, how):
+        other = read_pairs(names, D, seen, total, how.slack, how, camp)
+        if camps(names, other, how):
+            met = sum(seen[a, b] for a in camp for b in camp) / max(seen.values())
+            views.append(((other.cost - first.cost) * len(camp) / met / 2, other))
+    views.sort(key=lambda view: view[0])
+    heard = [1 - (worse - views[0][0]) for worse, _ in views]
+    weights = dict.fromkeys(now, 0.0)
+    for share, (_, view) in zip(heard, views, strict=True):
+        if share > 0:
+            whole = sum(other for other in heard if other > 0)
+            mine = weigh_pairs(rounds, view, kept, how, torn=share < whole)
+            for a in now:
+                weights[a] += share / whole * mine[a]
+    for a in now:  # nobody alone
+        weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
+    best, whole = views[0][1], sum(weights.values())
+    return best.s, best.slack, {a: w / whole for a, w in weights.items()}
+
+
+def camps(names, view, how):
+    """Groups of at least a quarter of the parties that share half of a voice with one another, or
+    with somebody who does."""
+    found, left = [], set(names)
+    while left:
+        group = {left.pop()}
+        while new := {b for a in group for b in left if view.shared.get((a, b), 0) >= how.together}:
+            group |= new
+            left -= new
+        if len(group) > 1 and len(group) >= how.camp * len(names):
+            found.append([a for a in names if a in group])
+    return found
+
+
+def weigh_pairs(rounds, view, kept, how, torn):
+    """Weights of the last round that follow from levels and shared voices."""
+    now, s, slack, t, shared = list(rounds[-1]), view.s, view.slack, view.t, dict(view.shared)
+    ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
+    width = min(high - low for low, high in zip(ordered, ordered[half:], strict=False))
+    more = np.exp(how.quiet * width / slack**2)
+    slack_then = min((slack**2 + how.doubt**2 * (1 - view.own) ** 2) ** 0.5, how.at_most)
+    full = min(how.loudest, slack_then)
+
+    def vote(a, others):
+        return (1 + sum(shared.get((a, b), 0) for b in others)) ** -how.vote_power
+
+    def trusted(a):
+        length = (s[a] / t) ** 0.5
+        heard = min(1, full / length, full * slack_then / length**2) if length > 1 else 1
+        return min(more, length**-2) if length < 1 else heard
+
+    believed = {a: vote(a, s) * trusted(a) for a in s}
     if len(rounds) > 1:
         trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
         K = size_of(rounds[-1])
         lasting = {
             (a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b
         }
-        often = dict.fromkeys(lasting, K)
-        again = read_pairs(now, lasting, often, dict.fromkeys(now, K), slack, how)[3]
+        often, total = dict.fromkeys(lasting, K), dict.fromkeys(now, K)
+        camp = [a for a in now if torn and believed[a] >= max(believed.values()) / 2]
+        again = read_pairs(now, lasting, often, total, slack, how, camp).shared
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
-    ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
-    width = min(high - low for low, high in zip(ordered, ordered[half:], strict=False))
-    more = np.exp(how.quiet * width / slack**2)
-    slack_then = min((slack**2 + how.doubt**2 * (1 - own) ** 2) ** 0.5, how.at_most)
-    full = min(how.loudest, slack_then)
-    weights = {}
-    for a in now:
-        length = (s[a] / t) ** 0.5
-        heard = min(1, full / length, full * slack_then / length**2) if length > 1 else 1
-        heard = min(more, length**-2) if length < 1 else heard
-        heard *= kept.get(a, 1)
-        weights[a] = (1 + sum(shared.get((a, b), 0) for b in now)) ** -how.vote_power * heard
-    for a in now:  # nobody alone
-        weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
+    weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
-    return s, slack, {a: w / whole for a, w in weights.items()}
+    return {a: w / whole for a, w in weights.items()}
 
 
 def persistence(rounds, now, how):
@@ -702,9 +745,9 @@ def median_of(updates):
     return np.array([np.median([x[k] for x in updates.values()]) for k in range(size_of(updates))])
 
 
-def read_pairs(names, D, seen, total, slack, how):
+def read_pairs(names, D, seen, total, slack, how, camp=()):
     """Levels, slack, the typical level, and how much of a voice each pair shares. A pair, and a
-    party, counts as much as was seen of it."""
+    party, counts as much as was seen of it. With a camp, the fit starts from it alone."""
     smallest = min(value for value in D.values() if value > 0)
     n = np.median([seen[pair] for pair in D])
     D, own = drawn_together(names, D, seen, n)
@@ -713,7 +756,17 @@ def read_pairs(names, D, seen, total, slack, how):
     how.pull = max(how.anchored / n, 1e-6)
     medians = [of_peers(a, names, D, seen, 0.5) for a in names]
     least = max(0.005 * smallest, 1e-8 * np.median(medians))
-    ends = [fit_pairs(names, D, seen, *start, least, how) for start in how.starts]
+    starts = []
+    for share, bar in how.starts:
+        starts.append(({a: of_peers(a, names, D, seen, share) / 2 for a in names}, bar))
+    if camp:
+        far = {
+            a: of_peers(a, camp if any((a, b) in D for b in camp) else names, D, seen, 0.5)
+            for a in names
+        }
+        quiet = np.median([far[a] for a in camp]) / 2
+        starts = [({a: far[a] / 2 if a in camp else far[a] - quiet for a in names}, how.exact)]
+    ends = [fit_pairs(names, D, seen, *start, least, how) for start in starts]
     s = min(ends, key=lambda s: cost(D, seen, s, how.exact))
     pairs = [(a, b) for a, b in D if a < b]
     misfits = [abs(1 - D[a, b] / (s[a] + s[b])) * (seen[a, b] / 2) ** 0.5 for a, b in pairs]
@@ -742,7 +795,9 @@ def read_pairs(names, D, seen, total, slack, how):
         }
         t = middle([s[a] for a in names], third([vote[a] * heed[a] for a in names]))
     told = max(0, 1 - len(names) ** 2 / 2 ** min(n, 1000))
-    return s, slack, t, {pair: told * voice for pair, voice in shared.items()}, own
+    shared = {pair: told * voice for pair, voice in shared.items()}
+    height = cost(D, seen, s, how.exact) / max(seen.values())
+    return SimpleNamespace(s=s, slack=slack, t=t, shared=shared, own=own, cost=height)
 
 
 def third(weights):
@@ -770,8 +825,8 @@ def drawn_together(names, D, seen, n):
     return D, own
 
 
-def fit_pairs(names, D, seen, share, bar, least, how):
-    start = {a: max(of_peers(a, names, D, seen, share) / 2, least) for a in names}
+def fit_pairs(names, D, seen, start, bar, least, how):
+    start = {a: max(level, least) for a, level in start.items()}
     s = dict(start)
     for _ in range(300):
         A, right = np.zeros((len(names), len(names))), np.zeros(len(names))

@@ -92,6 +92,7 @@ class Beliefs:
     reasons: Mapping[str, str] | None = None  # of parties that stand out, where the method tells
     slack: float | None = None  # how far levels were believed, `pairwise` only
     corroboration: Corroboration | None = None  # what others must stand beside; None: nothing
+    camps: tuple[tuple[str, ...], ...] = ()  # either may be right, where the method is torn
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from consilience.arrays import Matrix
 from consilience.beliefs import Beliefs
 from consilience.errors import ConsilienceError
 from consilience.estimators.judgement import Judgement
+from consilience.estimators.reasons import listed
 from consilience.estimators.uncertainty import noise_intervals
 
 _ALONE = 0.25  # of a party's squared difference: worth a word from here on
@@ -61,6 +62,12 @@ class Consensus:
         return () if self.judgement is None else self.judgement.groups
 
     @property
+    def camps(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of parties each of which may be right, where distances cannot tell: all are
+        heard by `pairwise`. Mostly empty."""
+        return () if self.judgement is None else self.judgement.camps
+
+    @property
     def caveats(self) -> tuple[str, ...]:
         """Why this is no all-clear, even where no party stands out."""
         compared = len(self.parties) if self.judgement is None else self.judgement.compared
@@ -69,6 +76,9 @@ class Consensus:
             said.append("only 1 usable party: nobody to judge it by")
         elif compared < 3:
             said.append("only 2 usable parties: neither can be judged by the other")
+        if self.camps:
+            sides = " | ".join(listed(camp) for camp in self.camps)
+            said.append(f"torn, distances cannot tell which camp is right: {sides}")
         if abs(self.center_weight) >= _MOSTLY:
             percent = f"{100 * self.center_weight:.0f} % of the weight"
             said.append(f"the centre holds {percent}: the value is mostly the centre's")

@@ -83,6 +83,65 @@ def test_equals_its_equations_with_any_slack(slack):
     )
 
 
+def two_camps(first, second, size=400, seed=0, apart=4.0):
+    """Two truths, each with parties near it; the second camp's are a little noisier."""
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((first + second, size))
+    X[first:] = 1.1 * X[first:] + apart * random.standard_normal(size)
+    return {f"{'ab'[j >= first]}{j}": x for j, x in enumerate(X)}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_two_camps_are_weighed_as_the_equations_say(rounds):
+    sent = [two_camps(4, 4, 60, seed) for seed in range(rounds)]
+    memory = cs.Memory(decay=1.0)
+    for updates in sent:
+        found = cs.aggregate(updates, cs.Pairwise(max_iterations=300), memory)
+    assert len(found.camps) == 2
+    assert found.weights == pytest.approx(naive.pairwise(sent)[2], rel=1e-2, abs=1e-4)
+
+
+@pytest.mark.parametrize("rounds", [1, 12])
+@pytest.mark.parametrize("each", [2, 3, 5, 20])
+def test_of_two_equal_camps_both_are_heard_and_that_is_said(each, rounds):
+    memory = cs.Memory(seed=0)
+    for seed in range(rounds):
+        found = cs.aggregate(two_camps(each, each, 5000, seed), memory=memory)
+    camps = {frozenset(camp) for camp in found.camps}
+    sides = [frozenset(p for p in found.parties if p[0] == side) for side in "ab"]
+    assert camps == set(sides)
+    for side in sides:
+        assert 0.3 < sum(found.weights[party] for party in side) < 0.7
+    assert found.caveats[0].startswith("torn, distances cannot tell which camp is right: ")
+    assert found.reasons == {}
+
+
+@pytest.mark.parametrize(("most", "few"), [(3, 2), (6, 4), (10, 4), (10, 6), (20, 17)])
+def test_a_camp_that_is_outnumbered_is_not_heard(most, few):
+    for sent in (two_camps(most, few, 5000), two_camps(few, most, 5000)):
+        found = cs.aggregate(sent)
+        assert found.camps == ()
+        outnumbered = "b" if sum(p[0] == "a" for p in sent) == most else "a"
+        assert sum(w for p, w in found.weights.items() if p[0] == outnumbered) < 0.1
+
+
+def test_a_camp_pulls_no_further_than_its_parties_may():
+    """Ten against nine: if the nine are heard at all, not the more the farther away they are."""
+    for apart in (3.0, 10.0, 1e6):
+        sent = two_camps(10, 9, 5000, apart=apart)
+        found = cs.aggregate(sent)
+        miss = error(found.value, np.mean([x for p, x in sent.items() if p[0] == "a"], axis=0))
+        assert miss < 3 * 9 / 10  # times the noise, one
+
+
+def test_copies_are_no_camp_whatever_their_number():
+    """Whoever stands by itself is noisy if they are right, not in league."""
+    _, X = honest(6)
+    copies = X[:1] + 1e-3 * np.random.default_rng(1).standard_normal((6, X.shape[1]))
+    found = cs.aggregate(np.concatenate([X[1:], copies]))
+    assert found.camps == ()
+
+
 CHOICES = {
     "slack": 2.0,
     "most_slack": 1.1,
@@ -111,6 +170,7 @@ CHOICES = {
     "outlasting": 1.0,
     "corroborate": False,
     "mild": 0.0,
+    "camp": 0.9,
     "few": 1.0,
     "quiet": 0.1,
     "doubt": 0.0,
@@ -175,7 +235,7 @@ def test_levels_of_independent_parties_are_found_though_a_clique_is_close():
     distances[-3:, -3:] = 0.1  # three that err together
     np.fill_diagonal(distances, 0.0)
     how = Descent(exact=1e-2, hardening=0.7, tolerance=1e-5, max_iterations=100)
-    found, _ = fit_levels(distances, ~np.eye(9, dtype=bool), 0.05, ((0.5, 0.0),), 1.25, how)
+    found, *_ = fit_levels(distances, ~np.eye(9, dtype=bool), 0.05, ((0.5, 0.0),), 1.25, how)
     assert_allclose(found, levels, rtol=1e-3)
 
 
@@ -197,7 +257,7 @@ def test_levels_of_many_are_those_of_the_equations(kind, count):
     if kind == "apart":
         met[:2, 2:] = met[2:, :2] = 0.0
     how = Descent(exact=1e-2, hardening=0.7, tolerance=1e-9, max_iterations=12)
-    found, _ = fit_levels(distances, met, 0.0, ((0.5, 0.3),), 1.25, how)
+    found, *_ = fit_levels(distances, met, 0.0, ((0.5, 0.3),), 1.25, how)
     peers = (np.sort(d[m > 0]) for d, m in zip(distances, met, strict=True))
     s = start = np.array([d[(len(d) - 1) // 2] / 2 for d in peers])
     for turn in range(12):

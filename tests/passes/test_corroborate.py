@@ -126,3 +126,14 @@ def test_who_is_left_has_no_more_than_half():
     assert kept[1] < 0.05
     assert kept.max() <= 0.5
     assert kept.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("mild", [False, True])
+def test_most_parties_are_no_lone_voices(mild):
+    """Few who are near each other, and believed, do not cut off the many."""
+    sample = np.array(list(noisy(17, 4096).values()))
+    sample[10:] = sample[10] + 0.05 * sample[10:]
+    weights = np.array([0.01] * 10 + [0.9 / 7] * 7)
+    kept, found = corroborated(sample, weights, Corroboration(mild=mild))
+    assert found is None
+    np.testing.assert_array_equal(kept, weights)

@@ -40,6 +40,11 @@ class Judgement:
         return self._read.groups
 
     @property
+    def camps(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of parties each of which may be right, where distances cannot tell."""
+        return self._read.camps
+
+    @property
     def reasons(self) -> Mapping[str, str]:
         """Why each party stands out that does."""
         return self._read.reasons or {}

@@ -9,7 +9,8 @@ more pairs than whoever stays.
 The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
 distance is a good start where most of its peers are quiet, half its lower quartile where most are
 far, and a gradual one where a group is as far from itself as from the others; the lowest end is
-taken. Where nearly all pairs fit, there is only one.
+taken. Where nearly all pairs fit, there is only one. A camp of parties that are near each other can
+be the quiet ones, or in league: a start takes it for the quiet ones, so that both can be compared.
 
 How well the pairs fit says how far levels can be believed: the slack ρ. What the levels leave of
 the distances is covariance.
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consilience.arrays import Matrix, Vector
+from consilience.arrays import Matrix, Positions, Vector
 from consilience.passes import loops
 
 Starts = tuple[tuple[float, float], ...]
@@ -55,8 +56,8 @@ def fit_levels(
     starts: Starts,
     nearly_all: float,
     descent: Descent,
-) -> tuple[Vector, int]:
-    """Return the levels of the lowest end of all starts, and the iterations that one took.
+) -> End:
+    """Return the lowest end of all starts.
 
     A start is the quantile of a party's distances that its level starts at half of, and the misfit
     that counts as none to begin with. ``met`` is how often each two met, relative to those who
@@ -64,9 +65,9 @@ def fit_levels(
     """
     met = np.ascontiguousarray(met, float)
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
-    least = max(_SAME * float(np.median(quantiles[0.5])), _WORTH_TELLING * smallest)
+    least = _least(quantiles[0.5], smallest)
     lowest = float(np.sqrt(descent.exact) * met.sum())  # the objective, if all pairs fit
-    found: list[_End] = []
+    found: list[End] = []
     for share, bar in starts:
         if share not in quantiles:
             quantiles[share] = _of_peers(distances, met, share)
@@ -76,11 +77,31 @@ def fit_levels(
             found.append(end)
             if end.objective <= nearly_all * lowest:
                 break
-    best = min(found, key=lambda end: end.objective)
-    return best.levels, best.iterations
+    return min(found, key=lambda end: end.objective)
 
 
-class _End(NamedTuple):
+def fit_camp(
+    distances: Matrix, met: Matrix, smallest: float, camp: Positions, descent: Descent
+) -> End:
+    """Return where the fit ends that starts from a camp of quiet parties: all of the distance
+    between them and the others is then the others'."""
+    met = np.ascontiguousarray(met, float)
+    typical, those = _of_peers(distances, met, 0.5), np.zeros(len(met), bool)
+    those[camp] = True
+    from_camp = _of_peers(distances, met * those, 0.5)
+    from_camp = np.where(np.isfinite(from_camp), from_camp, typical)  # who met none of them
+    quiet = 0.5 * float(np.median(from_camp[camp]))
+    start = np.where(those, 0.5 * from_camp, from_camp - quiet)
+    least = _least(typical, smallest)
+    return _descend((distances, met), np.maximum(start, least), 0.0, least, descent, [])
+
+
+def _least(typical: Vector, smallest: float) -> float:
+    """Return the least that a level may be, given the parties' typical distances."""
+    return max(_SAME * float(np.median(typical)), _WORTH_TELLING * smallest)
+
+
+class End(NamedTuple):
     """Where a start led to."""
 
     levels: Vector
@@ -94,8 +115,8 @@ def _descend(
     bar: float,
     least: float,
     descent: Descent,
-    found: list[_End],
-) -> _End:
+    found: list[End],
+) -> End:
     """Return where a fit from this start ends, at infinity once it is where another one ended.
 
     A misfit below the bar counts as none; the bar sinks to what really is none. A pair of predicted
@@ -107,7 +128,7 @@ def _descend(
     levels, others = np.empty_like(start), np.array([end.levels for end in found])
     how = bar, *descent[:4], max(descent.pull, _PULL), least, _SAME_END
     iterations, objective = loops.current.descend(pairs, start, others, levels, how)
-    return _End(levels, objective, iterations)
+    return End(levels, objective, iterations)
 
 
 def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:

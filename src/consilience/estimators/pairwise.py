@@ -22,6 +22,9 @@ The weight of a party is its vote times its trust.
   s_j may be the only party that knows something. With a memory, errors that fade over rounds show
   that they are noise (see `persistence`).
 
+Two camps of about as many parties, each near its own and far from the other, have two explanations
+that fit about as well: either may be in league. Then both are heard, and the consensus is *torn*.
+
 Distances of few coordinates are first drawn towards the typical one, and nobody is named for what
 chance explains (see `certainty`).
 
@@ -33,29 +36,33 @@ docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import reduce
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from consilience.arrays import Matrix, Vector
+from consilience.arrays import Mask, Matrix, Positions, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Lasting
 from consilience.errors import ConsilienceError
 from consilience.estimators.certainty import beyond_chance, learnt, steadied
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import (
     Descent,
+    End,
     Starts,
     covariance_of,
+    fit_camp,
     fit_levels,
     slack_of,
 )
 from consilience.estimators.persistence import kept_of, lasting_shares, slack_from
-from consilience.estimators.reasons import REMARKABLE, TOGETHER, explain, groups_of
+from consilience.estimators.reasons import REMARKABLE, TOGETHER, explain, groups_of, linked
 from consilience.estimators.sharing import agreement, chance, common_level
 from consilience.estimators.weighing import (
     bounded,
     claims,
+    heaviest,
     shorth,
     trust,
     votes,
@@ -98,6 +105,7 @@ _ALLOWED = {
     "enough_rounds": (1, _MUCH),
     "outlasting": (1, _MUCH),
     "mild": (0, 1),
+    "camp": (0.01, 1),
 }
 
 
@@ -161,6 +169,11 @@ class Pairwise:
     - ``longest``: typical lengths that a residual counts for at most in its round: nobody's pull is
       more than three honest votes'.
 
+    Two camps:
+
+    - ``camp``: the share of the parties that a group has which may be right. With a quarter at most
+      three fits are tried; smaller groups do not come near to an equal explanation.
+
     The fit of the levels (see `levels`):
 
     - ``starts``: the quantile of a party's distances to start from, and the misfit that counts as
@@ -214,6 +227,7 @@ class Pairwise:
     outlasting: float = 3.0
     corroborate: bool | None = None
     mild: float = 0.6
+    camp: float = 0.25
 
     remembers = follows = True
 
@@ -242,42 +256,103 @@ class Pairwise:
         past = given.lasting
         if past is not None and past.block.least_distance == np.inf:
             past = None  # all averages are equal
-        seen = self._read(evidence, self.slack, self.most_slack_after(past))
-        levels, shared = seen.levels, seen.shared
-        relative = with_past(levels / seen.typical, evidence, given.past)
-        trusted = self._trust(relative, seen)
-        if past is not None:
-            there = [evidence.parties.index(party) for party in past.block.parties]
-            at = np.ix_(there, there)
-            lasting = self._read(Evidence((past.block,)), seen.slack, seen.slack)
-            shared[at] = np.maximum(shared[at], lasting.shared)
-            trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting)
-        trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
-        weights, lengths = [], np.ones(len(levels))
-        alone = len(evidence.blocks) == 1
-        for block, members in zip(evidence.blocks, evidence.members, strict=True):
-            mine = shared if alone else shared[np.ix_(members, members)]
-            w = votes(mine, self.vote_power) * trusted[members]
-            now = given.now
-            if now is not None and set(now.parties) == set(block.parties):
-                now = steadied(now.ordered(block.parties))
-                w, lengths[members] = bounded(w, now, self.longest)
-            w = at_most_half(w)
-            weights.append(w / w.sum())
-        groups = groups_of(evidence.parties, shared, self.together)
+        views = [
+            self._weighed(evidence, given, past, share, seen)
+            for share, seen in self._explanations(evidence, past)
+        ]
+        seen, parties = views[0].seen, evidence.parties
+        said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
+        weights, lengths = self._bounded(evidence, given, said)
+        # What parties are told holds in every view.
+        groups = groups_of(parties, reduce(np.minimum, [v.shared for v in views]), self.together)
+        relative = reduce(np.minimum, [view.relative for view in views])
         return Beliefs(
             evidence,
-            tuple(weights),
-            np.sqrt(levels),
-            covariance_of(seen.distances, seen.counts, levels),
+            weights,
+            np.sqrt(seen.levels),
+            covariance_of(seen.distances, seen.counts, seen.levels),
             typical=seen.typical,
-            iterations=seen.iterations,
-            converged=seen.iterations < self.max_iterations,
+            iterations=seen.end.iterations,
+            converged=seen.end.iterations < self.max_iterations,
             groups=groups,
             reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
             corroboration=self.corroboration_after(past),
+            camps=tuple(
+                tuple(party for party, in_it in zip(parties, view.camp, strict=True) if in_it)
+                for view in views
+                if view.camp is not None
+            ),
         )
+
+    def _explanations(
+        self, evidence: Evidence, past: Lasting | None
+    ) -> list[tuple[float, _Reading]]:
+        """Return what explains the distances about as well as anything, the best first, with the
+        share in which each is heard.
+
+        Where a large group is in league, it may be the group that is right, and others in league.
+        That is heard the less, the more pairs misfit, and not from one party's pairs on.
+        """
+        most = self.most_slack_after(past)
+        found = [(0.0, self._read(evidence, self.slack, most))]
+        least = found[0][1].end.objective
+        for camp in self._camps(found[0][1]):
+            other = self._read(evidence, self.slack, most, camp)
+            if self._camps(other):  # else the others are merely noisy
+                one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
+                found.append(((other.end.objective - least) / one, other))
+        found.sort(key=lambda each: each[0])
+        heard = [(1 - (worse - found[0][0]), seen) for worse, seen in found]
+        total = sum(share for share, _ in heard if share > 0)
+        return [(share / total, seen) for share, seen in heard if share > 0]
+
+    def _camps(self, seen: _Reading) -> list[Positions]:
+        """Return the groups that are large enough to be right."""
+        least = self.camp * len(seen.levels)
+        return [group for group in linked(seen.shared, self.together) if len(group) >= least]
+
+    def _weighed(
+        self,
+        evidence: Evidence,
+        given: Given,
+        past: Lasting | None,
+        share: float,
+        seen: _Reading,
+    ) -> _View:
+        """Return the weights that follow from an explanation, times the share it is heard in."""
+        shared = seen.shared
+        relative = with_past(seen.levels / seen.typical, evidence, given.past)
+        trusted = self._trust(relative, seen)
+        camp = None if share == 1 else heaviest(votes(shared, self.vote_power) * trusted)
+        if past is not None:
+            there = [evidence.parties.index(party) for party in past.block.parties]
+            at = np.ix_(there, there)
+            quiet = None if camp is None else np.flatnonzero(camp[there])
+            lasting = self._read(Evidence((past.block,)), seen.slack, seen.slack, quiet)
+            shared[at] = np.maximum(shared[at], lasting.shared)
+            trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting)
+        trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
+        weights, alone = [], len(evidence.blocks) == 1
+        for members in evidence.members:
+            mine = shared if alone else shared[np.ix_(members, members)]
+            w = votes(mine, self.vote_power) * trusted[members]
+            weights.append(share * w / w.sum())
+        return _View(seen, weights, shared, relative, camp)
+
+    def _bounded(
+        self, evidence: Evidence, given: Given, said: list[Vector]
+    ) -> tuple[tuple[Vector, ...], Vector]:
+        """Return each block's weights, none too heavy nor, in this very round, too loud; and the
+        lengths of this round's parties, over the typical one."""
+        weights, lengths, now = [], np.ones(len(evidence.parties)), given.now
+        for w, block, members in zip(said, evidence.blocks, evidence.members, strict=True):
+            if now is not None and set(now.parties) == set(block.parties):
+                here = steadied(now.ordered(block.parties))
+                w, lengths[members] = bounded(w, here, self.longest)
+            w = at_most_half(w)
+            weights.append(w / w.sum())
+        return tuple(weights), lengths
 
     def _reasons(
         self,
@@ -318,7 +393,14 @@ class Pairwise:
             mild = float(np.quantile(shares, self.fading)) <= self.mild
         return Corroboration(always=bool(self.corroborate), mild=mild)
 
-    def _read(self, evidence: Evidence, slack: float | None, most_slack: float) -> _Reading:
+    def _read(
+        self,
+        evidence: Evidence,
+        slack: float | None,
+        most_slack: float,
+        camp: Positions | None = None,
+    ) -> _Reading:
+        """Return what distances tell; with a camp, if that is taken for the quiet parties."""
         distances, counts = pooled_distances(evidence)
         alone = len(evidence.blocks) == 1  # then every two met equally often
         met = counts / counts.max()
@@ -328,14 +410,12 @@ class Pairwise:
         exact = max(self.exact, min(1.0, _BY_CHANCE * float(np.sqrt(2 / count))))
         pull = self.anchored / count
         descent = Descent(exact, self.hardening, self.tolerance, self.max_iterations, pull)
-        levels, iterations = fit_levels(
-            distances,
-            met,
-            evidence.least_noise,
-            self.starts,
-            self.nearly_all,
-            descent,
-        )
+        fit = distances, met, evidence.least_noise
+        if camp is None or not camp.size:
+            end = fit_levels(*fit, self.starts, self.nearly_all, descent)
+        else:
+            end = fit_camp(*fit, camp, descent)
+        levels = end.levels
         slack = slack or slack_of(distances, levels, counts, self.fitting, most_slack)
         relative = levels / middle(levels, evidence.counts)
         present = 1 + float(often.sum(axis=1).max())  # parties in a round
@@ -354,7 +434,7 @@ class Pairwise:
             vote_power=self.vote_power,
         )
         shared *= agreement(count, len(levels))
-        return _Reading(distances, counts, levels, iterations, slack, typical, shared, prior.own)
+        return _Reading(distances, counts, end, met, slack, typical, shared, prior.own)
 
 
 class _Reading(NamedTuple):
@@ -362,12 +442,27 @@ class _Reading(NamedTuple):
 
     distances: Matrix  # D, (J, J)
     counts: Matrix  # (J, J): the coordinates behind each
-    levels: Vector  # s
-    iterations: int
+    end: End  # of the fit
+    met: Matrix  # (J, J): how often each two did, relative to those who did most
     slack: float  # ρ
     typical: float  # t
     shared: Matrix  # (J, J): how much of a voice each two share
     own: float  # share of the distances that is not the prior's
+
+    @property
+    def levels(self) -> Vector:
+        """s, (J,)."""
+        return self.end.levels
+
+
+class _View(NamedTuple):
+    """What follows from an explanation."""
+
+    seen: _Reading
+    weights: list[Vector]  # of each block, times the share in which the view is heard
+    shared: Matrix  # with what averages over rounds say
+    relative: Vector  # (J,): levels, over the typical one, with the past
+    camp: Mask | None  # (J,): whom it believes, where it is not the only view
 
 
 def _check(name: str, value: object, least: float, most: float) -> None:

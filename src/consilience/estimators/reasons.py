@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 
-from consilience.arrays import Matrix, Vector
+from consilience.arrays import Matrix, Positions, Vector
 from consilience.text import shown
 
 TOGETHER = 0.5  # of a voice shared: from here on two parties move together
@@ -19,18 +18,24 @@ def groups_of(
     parties: Sequence[str], shared: Matrix, together: float = TOGETHER
 ) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody in two."""
-    linked = shared >= together
-    linked |= linked.T
-    np.fill_diagonal(linked, False)
-    found, left = [], linked.any(axis=1)  # left: those in no group yet
+    found = (tuple(parties[j] for j in group.tolist()) for group in linked(shared, together))
+    return tuple(sorted(found, key=lambda group: (-len(group), group)))
+
+
+def linked(shared: Matrix, together: float = TOGETHER) -> list[Positions]:
+    """Return the sets of positions that share so much of a voice, in any order."""
+    near = shared >= together
+    near |= near.T
+    np.fill_diagonal(near, False)
+    found, left = [], near.any(axis=1)  # left: those in no group yet
     while left.any():
         group, new = np.zeros_like(left), np.flatnonzero(left)[:1]
-        while new.size:  # whoever is linked to the latest, and is not there yet
+        while new.size:  # whoever is near the latest, and is not there yet
             group[new] = True
-            new = np.flatnonzero(linked[new].any(axis=0) & ~group)
+            new = np.flatnonzero(near[new].any(axis=0) & ~group)
         left &= ~group
-        found.append(tuple(parties[j] for j in np.flatnonzero(group).tolist()))
-    return tuple(sorted(found, key=lambda group: (-len(group), group)))
+        found.append(np.flatnonzero(group))
+    return found
 
 
 def explain(
@@ -50,7 +55,8 @@ def explain(
     for party, level, length in zip(parties, noise, lengths, strict=True):
         said = []
         if party in peers:
-            said.append(f"moves with {_names(party, peers[party])}: one voice")
+            others = [other for other in peers[party] if other != party]
+            said.append(f"moves with {listed(others)}: one voice")
         if level >= remarkable:
             said.append(f"noise {level:.3g}× the typical")
         if length > longest:
@@ -60,7 +66,7 @@ def explain(
     return reasons
 
 
-def _names(party: str, group: Sequence[str]) -> str:
-    named = islice((other for other in group if other != party), _NAMED)
-    more = len(group) - group.count(party) - _NAMED
-    return ", ".join(map(shown, named)) + (f" and {more} more" if more > 0 else "")
+def listed(parties: Sequence[str]) -> str:
+    """Return the names of a few parties, and how many more there are."""
+    more = len(parties) - _NAMED
+    return ", ".join(map(shown, parties[:_NAMED])) + (f" and {more} more" if more > 0 else "")

@@ -11,7 +11,7 @@ from statistics import median_low
 
 import numpy as np
 
-from consilience.arrays import Matrix, Vector
+from consilience.arrays import Mask, Matrix, Vector
 from consilience.beliefs import Past
 from consilience.evidence import Block, Evidence, residuals
 from consilience.updates.votes import at_most_a_third, at_most_half, middle
@@ -20,6 +20,7 @@ from consilience.updates.votes import at_most_a_third, at_most_half, middle
 _TINY = 1e-300  # in place of a zero to divide by
 _SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
 _MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
+_HALF = 0.5  # of the heaviest: who weighs as much is believed, too
 _RARELY = 3  # standard deviations: what chance does not do
 
 
@@ -27,6 +28,12 @@ def votes(shared: Matrix, power: float) -> Vector:
     """Return each party's vote: (1 + Σ_l κ_jl^m) to minus this power."""
     size: Vector = 1 + shared.sum(axis=1)
     return size**-power
+
+
+def heaviest(weights: Vector) -> Mask:
+    """Tell which parties weigh at least half of what the heaviest does."""
+    found: Mask = weights >= _HALF * weights.max()
+    return found
 
 
 def with_past(relative: Vector, evidence: Evidence, past: Past | None) -> Vector:

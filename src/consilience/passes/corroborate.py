@@ -46,7 +46,8 @@ class Corroboration(NamedTuple):
       corroboration costs nothing, and 0.01 to 0.3 where classes are known to one party alone.
     - ``enough``: witnesses. With six 0.9 % of efficiency are lost, with three 34 %.
     - ``suspect``: times that quantile, and ``alone``, the least share, from which a party counts
-      less where parties differ mildly. The honest reach six times.
+      less where parties differ mildly. The honest reach six times. Where more than half of all
+      parties stand alone so much, nobody is asked for a witness.
     """
 
     always: bool = False
@@ -84,6 +85,8 @@ def corroborated(
     if rule.always:
         return weights, found
     shares = _shares_alone(sample, weights, found)
+    if np.median(shares) > rule.alone:  # those who are cut off are no lone voices, but most parties
+        return weights, None
     typical = float(np.quantile(shares[those], rule.most))
     if not rule.mild:
         return weights, found if typical <= rule.hardly else None
