@@ -1,6 +1,6 @@
 """Adversaries in a disguise that lasts: what `pairwise` cannot tell from honest parties.
 
-    python -m consilience.lab.studies.disguise [--out docs/data/disguise.json]
+    python -m consilience.lab.studies.disguise [--out docs/data/disguise.json] [--seeds 3]
 
 The robustness protocol on MNIST, 4 adversaries beside 10 honest parties. Each sends μ − sd and
 noise of its own, as long as sd, that is the same in every round: two of them correlate by one half,
@@ -27,12 +27,13 @@ def main() -> None:
     """Run the eight settings by each method, and keep the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/disguise.json"))
-    out = parser.parse_args().out
+    parser.add_argument("--seeds", type=int, default=3)
+    how = parser.parse_args()
     SUITE["disguise"] = ("alie", {"z": 1.0, "noise": 1.0, "steady": True})
-    plan = replace(PLANS["mlp"], methods=METHODS, attacks=("disguise",))
+    plan = replace(PLANS["mlp"], methods=METHODS, attacks=("disguise",), seeds=how.seeds)
     with TemporaryDirectory() as folder:
         bench(plan, Path(folder), Console())
-        out.write_text((Path(folder) / "summary.json").read_text())
+        how.out.write_text((Path(folder) / "summary.json").read_text())
 
 
 if __name__ == "__main__":
