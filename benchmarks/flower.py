@@ -11,6 +11,7 @@ The strategies are the real ones, and so are the messages; only the wires betwee
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import logging
@@ -309,4 +310,8 @@ if __name__ == "__main__":
     logging.getLogger("consilience").setLevel(logging.CRITICAL)
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     commands = {"attacks": attacks, "table": table, "cost": cost, "clean": clean}
-    {**commands, "deployed": deployed}[sys.argv[1]]()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=[*commands, "deployed"])
+    {**commands, "deployed": deployed}[parser.parse_args().what]()

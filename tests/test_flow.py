@@ -9,7 +9,7 @@ ROOT = Path(consilience.__file__).parent
 
 # From the bottom to the top; rooms of one line do not depend on one another's order.
 FLOW = [
-    {"errors", "text", "arrays"},
+    {"errors", "text", "arrays", "summary"},
     {"updates"},
     {"evidence"},
     {"passes"},

@@ -14,13 +14,15 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.judgement import Judgement
 from consilience.estimators.reasons import listed
 from consilience.estimators.uncertainty import noise_intervals
+from consilience.summary import Summary
+from consilience.text import shown
 
 _ALONE = 0.25  # of a party's squared difference: worth a word from here on
 _MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
 _TELLING = 1e6  # the upper end of an interval over the lower: beyond it says nothing
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Consensus:
     """The combined update, and the beliefs it came from."""
 
@@ -31,13 +33,31 @@ class Consensus:
     covariance: Matrix | None  # (J, J), in the order of parties
     rejected: dict[str, str]  # party -> reason
     variance: float | None  # of the value about the truth, per coordinate: VB only
-    beliefs: Beliefs | None = field(repr=False)  # None for coordinate-wise rules
-    diagnostics: dict[str, Any] = field(repr=False)
+    beliefs: Beliefs | None  # None for coordinate-wise rules
+    diagnostics: dict[str, Any]
     center_weight: float = 0.0  # what the parties' weights lack to one, where there is a prior
-    judgement: Judgement | None = field(default=None, repr=False)
+    judgement: Judgement | None = None
     # What share of a party's squared difference from the others was on its word alone, and not
     # heard; empty where nobody had to stand beside it.
-    uncorroborated: dict[str, float] = field(default_factory=dict, repr=False)
+    uncorroborated: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return str(self._summary)
+
+    def _repr_html_(self) -> str:
+        return self._summary.html()
+
+    @property
+    def _summary(self) -> Summary:
+        """Who weighs how much, and why: those who stand out first."""
+        reasons, bad = self.reasons, len(self.rejected)
+        parties = sorted(self.weights, key=lambda party: party not in reasons)
+        rows = [
+            [shown(p), f"{self.weights[p]:.3g}", f"{self.noise[p]:.3g}", reasons.get(p, "")]
+            for p in parties
+        ]
+        title = f"Consensus of {len(self.parties)} parties" + (f", {bad} rejected" if bad else "")
+        return Summary(title, ("party", "weight", "noise", "why"), rows, self.caveats)
 
     @property
     def reasons(self) -> dict[str, str]:

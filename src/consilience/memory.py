@@ -62,6 +62,13 @@ class Memory:
         self.relay: Relay | None = None
         self._random = np.random.default_rng(seed)
 
+    def __repr__(self) -> str:
+        parties = 0 if self.evidence is None else len(self.evidence.parties)
+        return (
+            f"Memory of {self.rounds} rounds and {parties} parties "
+            f"(decay={self.decay:g}, max_parties={self.max_parties})"
+        )
+
     def copy(self) -> Memory:
         """Return a memory of its own that knows the same, and will draw the same."""
         other = copy.copy(self)  # what is kept is replaced, never changed

@@ -348,3 +348,14 @@ def test_input_is_never_changed(random, method, form):
     value = found.value["a"] if form == "list" else found.value
     value[...] = 0  # the result is the caller's own
     assert X.tobytes() == before[0]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_plain_numbers_in_a_list_are_real_numbers(kind):
+    """[1, 2, 3] is what a newcomer sends; of a mapping or an array, whole numbers stay whole."""
+    sent = {"ann": kind([1, 2, 3]), "bob": kind([1.1, 2, 2.9]), "eve": kind([5, -3, 9])}
+    found = cs.aggregate(sent, "mean")
+    assert found.rejected == {}
+    np.testing.assert_allclose(found.value, [7.1 / 3, 1 / 3, 14.9 / 3])
+    steps = {party: {"w": [float(j)], "steps": 5 + j} for j, party in enumerate(sent)}
+    assert cs.aggregate(steps, "mean").value["steps"] == 6

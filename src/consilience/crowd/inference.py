@@ -9,7 +9,7 @@ own, and `ivar`, the paper's IVAR-VB, knows no bias and no gain either.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from statistics import NormalDist
 from time import perf_counter
@@ -25,6 +25,7 @@ from consilience.crowd.tables import check_names, read, write
 from consilience.crowd.together import Pairs, groups, starting_levels
 from consilience.errors import ConsilienceError
 from consilience.estimators.reasons import explain
+from consilience.summary import Summary
 from consilience.text import shown
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
@@ -35,7 +36,7 @@ _MOST_ROUNDS = 10  # of groups and model in turns: each costs a pass over pairs 
 _FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Inference:
     """What a table of ratings says about its tasks and its parties."""
 
@@ -46,8 +47,28 @@ class Inference:
     gain: dict[Hashable, float]  # by party: how much it moves when the truth moves by one
     groups: tuple[tuple[Hashable, ...], ...]  # parties that move together
     reasons: dict[Hashable, str]  # of the parties that stand out
-    diagnostics: dict[str, Any] = field(repr=False)
-    ratings: Ratings = field(repr=False)
+    diagnostics: dict[str, Any]
+    ratings: Ratings
+
+    def __repr__(self) -> str:
+        return str(self._summary)
+
+    def _repr_html_(self) -> str:
+        return self._summary.html()
+
+    @property
+    def _summary(self) -> Summary:
+        """What is known of the parties, those who stand out first."""
+        rows = [
+            [
+                shown(p),
+                *(f"{value[p]:.3g}" for value in (self.noise, self.bias, self.gain)),
+                self.reasons.get(p, ""),
+            ]
+            for p in sorted(self.noise, key=lambda p: p not in self.reasons)
+        ]
+        title = f"Inference of {len(self.truth)} tasks from {len(self.noise)} parties"
+        return Summary(title, ("party", "noise", "bias", "gain", "why"), rows)
 
     def save(self, path: str | PathLike[str], task: str = "task") -> None:
         """Write the truths to a .csv, .tsv or .parquet file, whole or not at all.

@@ -101,6 +101,8 @@ def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
         if len(node) > _MOST:
             raise UpdateError(f"{show(path)} has {len(node)} parts: send an array")
+        if all(type(part) in (int, float) for part in node):  # [1, 2.5]: numbers, not counters
+            return enumerate(map(float, node))
         return enumerate(node)
     raise UpdateError(f"{show(path)}: expected a tensor, found {shown(type(node).__name__)}")
 
