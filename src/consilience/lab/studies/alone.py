@@ -2,7 +2,7 @@
 
     python -m consilience.lab.studies.alone [--out docs/data/alone.json] [--seeds 3]
 
-Federated averaging on MNIST as in the experiment on backdoors: ten parties, and one more which holds
+Federated averaging on MNIST as in the experiment on backdoors: ten parties and one more, with
 mirrored sevens. Nobody else has ever seen any. It calls them sevens, as they are (knowledge), or
 ones (backdoor). By split and method: the share of mirrored sevens in the test set that the model
 takes for what that party says, at the end; and the same share where nobody teaches it.
