@@ -18,8 +18,8 @@ from consilience.lab.runner import Row
 Array = NDArray[Any]
 
 # Paul Tol's bright scheme, told apart by people who do not see all colours, and a line style each.
-_COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#AA3377")
-_STYLES = ("-", "--", "-.", "-", "--", "-", ":")
+_COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#AA3377", "#000000")
+_STYLES = ("-", "--", "-.", "-", "--", "-", ":", "-")
 STYLE: dict[str, dict[str, Any]] = {
     label: {"color": colour, "linestyle": style}
     for label, colour, style in zip(METHODS, _COLOURS, _STYLES, strict=True)

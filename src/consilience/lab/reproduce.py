@@ -119,7 +119,7 @@ def _table1(records: dict[str, list[Row]]) -> str:
         )
         row = [label]
         for paper, values in zip(PAPER[label], ours, strict=True):
-            row += ["N.A." if paper is None else f"{paper}", spread(values)]
+            row += [str(paper), spread(values)]
         rows.append(row)
     header = ["method"]
     for column in ("synthetic error", "MNIST one round", "Shakespeare"):

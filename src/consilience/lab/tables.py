@@ -10,15 +10,16 @@ import numpy as np
 from consilience.lab.runner import Row
 
 # Table 1 of the paper: synthetic error (lower is better), MNIST one-round accuracy with 5
-# adversaries, Shakespeare accuracy with 5 (higher is better). None: not available.
-PAPER: dict[str, tuple[float, float, float | None]] = {
+# adversaries, Shakespeare accuracy with 5 (higher is better).
+PAPER: dict[str, tuple[float | str, ...]] = {
     "Uniform average": (10.17, 0.4926, 0.16),
     "Geometric median": (8.13, 0.5233, 0.41),
     "Coordinate median": (6.131, 0.7987, 0.29),
     "IVAR-VB": (4.62, 0.8943, 0.56),
     "IVAR-MLE": (4.66, 0.9043, 0.50),
     "ICOV-VB": (2.89, 0.8932, 0.52),
-    "ICOV-MLE": (8.75, 0.5253, None),
+    "ICOV-MLE": (8.75, 0.5253, "N.A."),
+    "Pairwise": ("–", "–", "–"),  # the paper does not have it
 }
 
 

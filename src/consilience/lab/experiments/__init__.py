@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The paper's line-up, in the order of its table.
+# The paper's line-up, in the order of its table, and the method that this library recommends.
 METHODS = {
     "Uniform average": "mean",
     "Geometric median": "geometric-median",
@@ -17,6 +17,7 @@ METHODS = {
     "IVAR-MLE": "ivar-mle",
     "ICOV-VB": "icov-vb",
     "ICOV-MLE": "icov-mle",
+    "Pairwise": "pairwise",
 }
 
 
