@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any
 
 from consilience import methods
-from consilience.estimators.catalogue import DEFAULT
+from consilience.estimators.catalogue import DEFAULT, Method
 from consilience.lab.attacks import NEEDS_AGGREGATOR, SUITE
 from consilience.lab.experiments.lineup import NONE, ORACLE, Seen, among, check, method_of, quiet
 from consilience.lab.experiments.pictures import HETEROGENEITY, Pictures, adversary, shards
-from consilience.lab.federation import Federation, sgd
+from consilience.lab.federation import Federation, Rule, sgd
 from consilience.lab.models import Model, Tensor, cnn_mnist, mlp, torch
 from consilience.lab.peers import peers
 from consilience.lab.runner import Cell, Row, Tick
@@ -139,6 +139,20 @@ def cells(plan: Plan) -> list[Cell]:
 
 
 def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Row]:
+    present = 0 if settings["attack"] == NONE else settings["adversaries"]
+    return run(
+        protocol, method_of(settings["method"], settings["adversaries"], present), settings, tick
+    )
+
+
+def run(
+    protocol: str,
+    method: str | Method | Rule,
+    settings: Mapping[str, Any],
+    tick: Tick = lambda *_: None,
+) -> list[Row]:
+    """Train in these settings by any method; return the accuracies on the way, and what was seen of
+    all rounds with the last."""
     kind = PROTOCOLS[protocol]
     seed, rounds = settings["seed"], settings["rounds"]
     honest, test = shards(kind.pictures, settings["heterogeneity"], seed)
@@ -149,7 +163,7 @@ def _run(protocol: str, settings: Mapping[str, Any], tick: Tick) -> list[Row]:
     federation = Federation(
         Trainers(model, {**honest, **bad}, seed, BATCH, settings["momentum"]),
         list(honest),
-        method_of(settings["method"], settings["adversaries"], present),
+        method,
         sgd(RATE, weight_decay=kind.weight_decay),
         adversaries=list(bad),
         attack=attack,
