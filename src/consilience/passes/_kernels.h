@@ -1,8 +1,9 @@
 /* Loops over numbers of one type for one instruction set.
 
 Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TALL and WIDE (rows
-of a tile: their product, and one side and one vector more, fit the registers), TARGET, NAME(), and LEVELS where T is
-double. No include guard. */
+of a tile: their product, and one side and one vector more, fit the registers), TARGET, NAME(), EACH()
+(min or max of vectors: compilers do not find them by themselves), and LEVELS where T is double. No
+include guard. */
 
 #define LANES ((Py_ssize_t)(BYTES / sizeof(T)))
 
@@ -420,56 +421,42 @@ TARGET static void NAME(among)(const T *const *x, Py_ssize_t count, Py_ssize_t n
     }
 }
 
-/* Adds Σ w x of a row to y, with x cut off at both ends; returns the squares of what was cut. */
-TARGET static double NAME(cut)(const T *restrict x, T w, const T *restrict least,
-                               const T *restrict most, Py_ssize_t n, T *restrict y)
+/* Adds Σ w x of 4 rows to y, with each x cut off at both ends. Adds the squares of what was cut to
+the first 4 of 8 sums, and each row's squared distance from the one before it to the others. */
+TARGET static void NAME(cut)(const T *before, const T *const *x, const T *w, const T *least,
+                             const T *most, Py_ssize_t n, T *y, NAME(V) *sums)
 {
-    T squares[COLUMNS];
-    memset(squares, 0, sizeof squares);
-    Py_ssize_t at = 0;
-    double sum = 0;
-    for (; at + COLUMNS <= n; at += COLUMNS)
-        for (Py_ssize_t k = 0; k < COLUMNS; k++) {
-            T heard = MORE(x[at + k], least[at + k]);
-            heard = LESSER(heard, most[at + k]);
-            y[at + k] += w * heard;
-            squares[k] += (x[at + k] - heard) * (x[at + k] - heard);
+    NAME(V) kept[8];
+    memcpy(kept, sums, sizeof kept);
+    for (Py_ssize_t k = 0; k < n; k += LANES) {
+        NAME(V) last = *(const NAME(V) *)(before + k), total = *(const NAME(V) *)(y + k);
+        NAME(V) low = *(const NAME(V) *)(least + k), high = *(const NAME(V) *)(most + k);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            NAME(V) now = *(const NAME(V) *)(x[i] + k), apart = now - last;
+            NAME(V) heard = (NAME(V))EACH(min)((NAME(V))EACH(max)(now, low), high), gone = now - heard;
+            PREFETCH(x[i] + k + PIECE); /* what comes next, while there is much to do */
+            total += w[i] * heard;
+            kept[i] += gone * gone;
+            kept[4 + i] += apart * apart;
+            last = now;
         }
-    for (; at < n; at++) {
-        T heard = MORE(x[at], least[at]);
-        heard = LESSER(heard, most[at]);
-        y[at] += w * heard;
-        sum += (x[at] - heard) * (x[at] - heard);
+        *(NAME(V) *)(y + k) = total;
     }
-#pragma GCC unroll 8
-    for (Py_ssize_t half = COLUMNS / 2; half > 0; half /= 2) /* few steps wait for one another */
-        for (Py_ssize_t k = 0; k < half; k++)
-            squares[k] += squares[k + half];
-    return sum + squares[0];
+    memcpy(sums, kept, sizeof kept);
 }
 
-/* Forms at most PIECE numbers of the sum in which none of the first `parties` rows counts further
-beyond the second least and the second greatest of the witnesses than `headroom` times what these
-are apart. Adds each one's squares of what was cut off to `alone`, and the ring's squared distances
-to `squares`. Returns whether all is finite; where it is not, the squares are left as they were. */
-TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_t parties,
-                                    const double *weights, const char *witnesses, double headroom,
-                                    Py_ssize_t at, Py_ssize_t n, const Row *out, void *buffer,
-                                    const void **where, Py_ssize_t ring, double *squares,
-                                    double *alone, double *found)
+/* Finds where each of n columns is cut off: see `corroborate`. */
+TARGET static void NAME(span)(const Sum *sum, const T *const *x, Py_ssize_t n, T *ends)
 {
-    T *spare = buffer, y[PIECE], ends[4 * PIECE];
-    const T **x = (const T **)where, *four[4];
-    for (Py_ssize_t k = 0; k < PIECE; k++) {
-        y[k] = 0;
+    const T *four[4];
+    Py_ssize_t some = 0;
+    for (Py_ssize_t k = 0; k < n; k++) {
         ends[k] = ends[PIECE + k] = -(T)INFINITY;
         ends[2 * PIECE + k] = ends[3 * PIECE + k] = (T)INFINITY;
     }
-    double never = 0;
-    Py_ssize_t some = 0;
-    for (Py_ssize_t j = 0; j < count; j++) {
-        x[j] = NAME(view)(rows + j, at, n, spare + j * PIECE);
-        if (j < parties && witnesses[j])
+    for (Py_ssize_t j = 0; j < sum->parties; j++) {
+        if (sum->witnesses[j])
             four[some++] = x[j];
         if (some == 4) {
             NAME(among)(four, 4, n, ends);
@@ -478,36 +465,73 @@ TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_
     }
     for (Py_ssize_t i = 0; i < some; i++)
         NAME(among)(four + i, 1, n, ends);
-    T *most = ends + PIECE, *least = ends + 3 * PIECE;
+    T *restrict most = ends + PIECE, *restrict least = ends + 3 * PIECE, far = (T)sum->headroom;
     for (Py_ssize_t k = 0; k < n; k++) {
-        T beyond = (T)headroom * most[k] - (T)headroom * least[k];
+        T beyond = far * most[k] - far * least[k];
         most[k] += beyond;
         least[k] -= beyond;
     }
-    double *apart = found + count;
-    for (Py_ssize_t j = 0; j < count; j++) {
-        found[j] = 0;
-        if (j < parties)
-            found[j] = NAME(cut)(x[j], (T)weights[j], least, most, n, y);
-        else {
-            T w = (T)weights[j];
-            NAME(weigh)(x + j, &w, 1, n, y);
-        }
-        never += found[j] * 0; /* what is not finite is cut off, and found so */
-        if (j < ring) {
-            apart[j] = NAME(apart)(x[j], x[(j > 0 ? j : ring) - 1], n);
-            never += apart[j] * 0;
+}
+
+/* Forms n numbers of y, at most PIECE; what `cut` finds is added to 8 sums of each four rows. */
+TARGET static void NAME(piece)(const Sum *sum, Py_ssize_t at, Py_ssize_t n, T *y, T *ends,
+                               const T **x, T *spare, NAME(V) *sums)
+{
+    Py_ssize_t parties = sum->parties, filled = (n + LANES - 1) / LANES * LANES;
+    for (Py_ssize_t j = 0; j < sum->count; j++, spare += PIECE) {
+        x[j] = NAME(view)(sum->rows + j, at, n, spare);
+        if (filled > n) { /* with zeros, which count for nothing */
+            memmove(spare, x[j], n * sizeof(T));
+            memset(spare + n, 0, (filled - n) * sizeof(T));
+            x[j] = spare;
         }
     }
-    never += NAME(never)(y, n);
-    NAME(store)(y, n, out, at);
-    if (never != 0)
-        return 0;
-    for (Py_ssize_t j = 0; j < parties; j++)
-        alone[j] += found[j];
-    for (Py_ssize_t j = 0; j < ring; j++)
-        squares[j] += apart[j];
-    return 1;
+    NAME(span)(sum, x, filled, ends);
+    memset(y, 0, filled * sizeof(T));
+    for (Py_ssize_t j = 0; j < parties; j += 4, sums += 8) {
+        const T *four[4], *before = x[j > 0 ? j - 1 : sum->ring > 0 ? sum->ring - 1 : 0];
+        T w[4];
+        for (Py_ssize_t i = 0; i < 4; i++) { /* the last one stands for those that are not there */
+            four[i] = x[LESSER(j + i, parties - 1)];
+            w[i] = j + i < parties ? (T)sum->weights[j + i] : 0;
+        }
+        NAME(cut)(before, four, w, ends + 3 * PIECE, ends + PIECE, filled, y, sums);
+    }
+    for (Py_ssize_t j = parties; j < sum->count; j++) {
+        T w = (T)sum->weights[j];
+        NAME(weigh)(x + j, &w, 1, n, y);
+    }
+    NAME(store)(y, n, sum->out, at);
+}
+
+/* Forms n numbers of the sum in which none of the first `parties` rows counts further beyond the
+second least and the second greatest of the witnesses than `headroom` times what these are apart.
+Adds each one's squares of what was cut off to `alone`, and the ring's squared distances to
+`squares`. Returns whether all is finite; where it is not, the squares are left as they were. */
+TARGET static int NAME(corroborate)(const Sum *sum, Py_ssize_t at, Py_ssize_t n)
+{
+    T *y = sum->room, *ends = y + PIECE, *spare = ends + 4 * PIECE;
+    NAME(V) *sums = (NAME(V) *)(spare + sum->count * PIECE);
+    double never = 0;
+    memset(sums, 0, (sum->parties + 3) / 4 * 8 * sizeof *sums);
+    for (Py_ssize_t done = 0; done < n; done += PIECE) {
+        Py_ssize_t some = LESSER(PIECE, n - done);
+        NAME(piece)(sum, at + done, some, y, ends, (const T **)sum->where, spare, sums);
+        never += NAME(never)(y, some);
+    }
+    for (int add = 0; add < 2; add++) /* once all is known to be finite */
+        for (Py_ssize_t j = 0; j < sum->parties && never == 0; j++) {
+            double lost = NAME(total)(sums[j / 4 * 8 + j % 4]);
+            double apart = j < sum->ring ? NAME(total)(sums[j / 4 * 8 + 4 + j % 4]) : 0;
+            if (!add)
+                never = lost * 0 + apart * 0; /* what is not finite was cut off */
+            else {
+                sum->alone[j] += lost;
+                if (j < sum->ring)
+                    sum->squares[j] += apart;
+            }
+        }
+    return never == 0;
 }
 
 #undef MORE
@@ -522,5 +546,6 @@ TARGET static int NAME(corroborate)(const Row *rows, Py_ssize_t count, Py_ssize_
 #undef BYTES
 #undef TALL
 #undef WIDE
+#undef EACH
 #undef TARGET
 #undef NAME

@@ -23,11 +23,27 @@ within a chunk are of the type of the numbers, sums over chunks are double. */
 #else
 #define UNROLL
 #endif
+#ifdef __GNUC__
+#define PREFETCH(x) __builtin_prefetch((x), 0, 2)
+#else
+#define PREFETCH(x)
+#endif
 
 typedef struct {
     const char *data; /* NULL: all zero */
     char code; /* f: float32, d: float64, e: float16, b: bfloat16 */
 } Row;
+
+/* A sum that asks for witnesses: of what, to where, and with what room to work in. */
+typedef struct {
+    const Row *rows, *out;
+    Py_ssize_t count, parties, ring;
+    const double *weights;
+    const char *witnesses;
+    double headroom, *squares, *alone;
+    void *room;
+    const void **where;
+} Sum;
 
 /* The pairs to fit, and how: see estimators/levels.py. */
 typedef struct {
@@ -44,7 +60,7 @@ typedef struct {
 #define DEPTH 960  /* of inner products: the rows of two tiles stay in the first cache */
 #define FLUSH 16   /* chunks after which sums go from single precision to double */
 #define COLUMNS 32 /* sorted at once: two vectors, or a few */
-#define PIECE 512  /* columns whose ends are looked for at once: all arrays stay in the cache */
+#define PIECE 256  /* columns whose ends are looked for at once: all rows stay in the cache */
 #define MANY 100   /* parties, from which on a few steps solve the equations of their levels: */
 #define GRADIENTS 20
 #define SOLVED 1e-7 /* the relative error that ends the steps */
@@ -108,11 +124,13 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
 #define T float
 #define BYTES 64
 #define TALL 6
 #define WIDE 4
 #define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
+#define EACH(f) _mm512_##f##_ps
 #define NAME(f) f##_avx512_float
 #include "_kernels.h"
 #define LEVELS
@@ -121,6 +139,7 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 #define TALL 6
 #define WIDE 4
 #define TARGET __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")))
+#define EACH(f) _mm512_##f##_pd
 #define NAME(f) f##_avx512_double
 #include "_kernels.h"
 #define T float
@@ -128,6 +147,7 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 #define TALL 3
 #define WIDE 4
 #define TARGET __attribute__((target("avx2,fma")))
+#define EACH(f) _mm256_##f##_ps
 #define NAME(f) f##_avx2_float
 #include "_kernels.h"
 #define LEVELS
@@ -136,6 +156,7 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 #define TALL 3
 #define WIDE 4
 #define TARGET __attribute__((target("avx2,fma")))
+#define EACH(f) _mm256_##f##_pd
 #define NAME(f) f##_avx2_double
 #include "_kernels.h"
 #endif
@@ -146,11 +167,24 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 #else
 #define SHORT sizeof(T)
 #endif
+#if defined(__GNUC__) && defined(__x86_64__)
+#define ANY(f, type) _mm_##f##_##type
+#elif defined(__GNUC__)
+#define ANY(f, type) any_##f
+#define PICK(mask, a, b) (((mask) & (__typeof__(mask))(a)) | (~(mask) & (__typeof__(mask))(b)))
+#define any_max(a, b) PICK((a) > (b), a, b)
+#define any_min(a, b) PICK((a) < (b), a, b)
+#else
+#define ANY(f, type) any_##f
+#define any_max(a, b) ((a) > (b) ? (a) : (b))
+#define any_min(a, b) ((a) < (b) ? (a) : (b))
+#endif
 #define T float
 #define BYTES SHORT
 #define TALL 3
 #define WIDE 4
 #define TARGET
+#define EACH(f) ANY(f, ps)
 #define NAME(f) f##_any_float
 #include "_kernels.h"
 #define LEVELS
@@ -159,6 +193,7 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 #define TALL 3
 #define WIDE 4
 #define TARGET
+#define EACH(f) ANY(f, pd)
 #define NAME(f) f##_any_double
 #include "_kernels.h"
 
@@ -171,9 +206,7 @@ typedef struct {
                    void *, Py_ssize_t, Py_ssize_t, double *, double *);
     int (*trim)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, const Row *, void *,
                 double *, double *);
-    int (*corroborate)(const Row *, Py_ssize_t, Py_ssize_t, const double *, const char *, double,
-                       Py_ssize_t, Py_ssize_t, const Row *, void *, const void **, Py_ssize_t,
-                       double *, double *, double *);
+    int (*corroborate)(const Sum *, Py_ssize_t, Py_ssize_t);
 } Kernels;
 
 typedef struct {
@@ -530,6 +563,9 @@ end:
     return good ? PyLong_FromSsize_t(finite ? seen : -1) : NULL;
 }
 
+/* Bytes to work in: numbers of each row and of five more, two sums of vectors, and an address. */
+#define ROOM(count) ((count) * (8 * PIECE + 2 * 64 + sizeof(void *)) + 5 * 8 * PIECE + 8 * 64)
+
 PyDoc_STRVAR(corroborate_doc,
 "corroborate(rows, codes, weights, witnesses, headroom, out, code, squares, alone, wide)\n\n"
 "As combine, but none of the first rows counts far beyond the witnesses: in each column, beyond the\n"
@@ -561,25 +597,23 @@ static PyObject *corroborate(PyObject *self, PyObject *args)
     for (Py_ssize_t j = 0; j < parties; j++)
         heard += witnesses[j] != 0;
     if (!all_there(&call) || out.data == NULL || weights == NULL || alone == NULL || heard < 3 ||
-        parties > call.count || ring > call.count) {
+        parties > call.count || ring > parties) {
         PyErr_SetString(PyExc_ValueError, "expected rows, weights, three witnesses, and an output");
         goto end;
     }
-    Spare spare = borrow(call.count * ((PIECE + 2) * sizeof(double) + sizeof(void *)));
+    Spare spare = borrow(ROOM(call.count));
     if (spare.start == NULL)
         goto end;
-    double *room = (double *)aligned(spare.start), *found = room + call.count * PIECE;
-    const void **where = (const void **)(found + 2 * call.count);
+    void *room = aligned(spare.start);
+    Sum sum = {call.rows, &out, call.count, parties, ring, weights, witnesses, headroom, squares,
+               alone, room, (const void **)((char *)room + ROOM(call.count)) - call.count};
     const Set *set = in_use;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t at = 0; at < call.length; at += PIECE) {
-        Py_ssize_t n = LESSER(PIECE, call.length - at);
-        if (wide || !set->single.corroborate(call.rows, call.count, parties, weights, witnesses,
-                                             headroom, at, n, &out, room, where, ring, squares,
-                                             alone, found))
-            finite &= set->wide.corroborate(call.rows, call.count, parties, weights, witnesses,
-                                            headroom, at, n, &out, room, where, ring, squares,
-                                            alone, found);
+    Py_ssize_t odd = (64 - (uintptr_t)call.rows[0].data % 64) % 64 / (codes[0] == 'd' ? 8 : 4);
+    for (Py_ssize_t at = 0, n; at < call.length; at += n) { /* first up to a line of the cache */
+        n = LESSER(at == 0 && odd > 0 ? odd : CHUNK, call.length - at);
+        if (wide || !set->single.corroborate(&sum, at, n))
+            finite &= set->wide.corroborate(&sum, at, n);
     }
     Py_END_ALLOW_THREADS
     give_back(spare);
