@@ -137,3 +137,14 @@ def test_most_parties_are_no_lone_voices(mild):
     kept, found = corroborated(sample, weights, Corroboration(mild=mild))
     assert found is None
     np.testing.assert_array_equal(kept, weights)
+
+
+@pytest.mark.parametrize("scale", [1e-22, 1e-15, 1.0, 1e25])
+def test_what_squares_beyond_single_precision_show_is_the_same(scale):
+    sample = np.array(list(noisy(9, 4096).values()), np.float32)
+    sample[1, :200] += 30
+    weights = np.full(9, 1 / 9)
+    kept, _ = corroborated(np.float32(scale) * sample, weights, Corroboration(mild=True))
+    expected, _ = corroborated(sample.astype(float), weights, Corroboration(mild=True))
+    np.testing.assert_allclose(kept, expected, rtol=1e-4)
+    assert kept[1] < 0.05

@@ -31,6 +31,7 @@ from consilience.updates.votes import at_most_half, middle
 _HALF = 0.5  # of the typical weight: who weighs no more is no witness
 _LEAST = 3  # witnesses: of two, the second least is the greatest
 _TINY = 1e-300  # in place of a zero to divide by
+_SMALLEST = 1e-30  # sum of squares whose parts single precision still knows
 
 
 class Corroboration(NamedTuple):
@@ -108,13 +109,21 @@ def witnesses_of(weights: Vector) -> Mask:
 
 def _shares_alone(sample: Array, weights: Vector, witnesses: Witnesses) -> Vector:
     """Return the share of each party's squared difference that would be cut off."""
-    rows = np.ascontiguousarray(sample, np.float64)
-    value, alone = np.empty(rows.shape[1]), np.zeros(len(rows))
-    codes = b"d" * len(rows)
+    alone, apart = _lost(sample, weights, witnesses)
+    if not ((apart > _SMALLEST) & (apart < np.inf)).all():
+        alone, apart = _lost(sample.astype(np.float64), weights, witnesses)
     with np.errstate(over="ignore", invalid="ignore"):
-        loops.current.corroborate(
-            list(rows), codes, weights, *witnesses, value, b"d", None, alone, True
-        )
-        apart = np.square(rows - weights @ rows).sum(axis=1)
         shares: Vector = np.nan_to_num(alone / np.maximum(apart, _TINY), nan=1.0)
     return np.minimum(shares, 1.0)
+
+
+def _lost(sample: Array, weights: Vector, witnesses: Witnesses) -> tuple[Vector, Vector]:
+    """Return each party's squares of what would be cut off, and of its difference from the sum."""
+    rows = np.ascontiguousarray(sample)
+    value, alone = np.empty_like(rows[0]), np.zeros(len(rows))
+    code, wide = rows.dtype.char.encode(), rows.dtype == np.float64
+    arguments = (weights, *witnesses, value, code, None, alone, wide)
+    with np.errstate(over="ignore", invalid="ignore"):
+        loops.current.corroborate(list(rows), code * len(rows), *arguments)
+        beside = rows - weights.astype(rows.dtype) @ rows
+        return alone, np.vecdot(beside, beside).astype(np.float64)
