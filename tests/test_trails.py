@@ -198,7 +198,8 @@ def test_looking_at_places_of_many_tensors():
 def test_looking_at_bfloat16():
     torch = pytest.importorskip("torch")
     x = torch.arange(6, dtype=torch.bfloat16)
-    assert parse([x, -x]).look(np.array([1, 5])).tolist() == [[1, 5], [-1, -5]]
+    found = InProcess(parse([x, -x])).look(np.array([1, 5]))
+    assert found.tolist() == [[1, 5], [-1, -5]]
 
 
 def test_a_copy_of_a_memory_knows_and_draws_the_same_and_leaves_no_trace():

@@ -139,7 +139,7 @@ def test_most_parties_are_no_lone_voices(mild):
     np.testing.assert_array_equal(kept, weights)
 
 
-@pytest.mark.parametrize("scale", [1e-22, 1e-15, 1.0, 1e25])
+@pytest.mark.parametrize("scale", [1e-26, 1e-15, 1.0, 1e25])
 def test_what_squares_beyond_single_precision_show_is_the_same(scale):
     sample = np.array(list(noisy(9, 4096).values()), np.float32)
     sample[1, :200] += 30

@@ -158,6 +158,28 @@ def test_trim_is_naive(these, length, wide, every):
         np.testing.assert_allclose(squares, apart[:, told].sum(axis=1), rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 17, 5000])
+def test_looking_at_places(these, length, wide):
+    random = np.random.default_rng(length)
+    rows, values = made(random.standard_normal((4, length)), "fdeb")
+    places = np.sort(random.integers(0, length, 37))
+    out = np.zeros((4, 40), float if wide else np.float32)
+    these.look(rows, b"fdeb", places, out, 2, wide)
+    np.testing.assert_array_equal(out[:, 2:39], values[:, places].astype(out.dtype))
+    assert not out[:, :2].any()
+    assert not out[:, 39:].any()
+
+
+def test_looking_beyond_a_row_is_refused(compiled):
+    row, out = np.zeros(5), np.zeros((1, 3))
+    for places, at in (([0, 5], 0), ([-1, 0], 0), ([0, 1], 2), ([0, 1], -1)):
+        with pytest.raises(ValueError, match="places within the rows"):
+            compiled.look([row], b"d", np.array(places), out, at, True)
+    with pytest.raises(ValueError, match="places within the rows"):
+        compiled.look([row, row], b"dd", np.array([0]), out, 0, True)
+
+
 def naive_corroboration(X, weights, witnesses, headroom):
     """Column by column: nobody far beyond the second of the witnesses."""
     heard, parties = X.copy(), len(witnesses)

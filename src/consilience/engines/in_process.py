@@ -12,7 +12,7 @@ from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Evidence
 from consilience.passes.combine import combine, reduce
 from consilience.passes.corroborate import Witnesses
-from consilience.passes.observe import ignored, observe, screened
+from consilience.passes.observe import ignored, look, observe, screened
 from consilience.updates.tensors import Storage
 from consilience.updates.trees import Path
 from consilience.updates.usable import Updates
@@ -56,7 +56,7 @@ class InProcess:
 
     def look(self, places: Positions) -> Array:
         """Return the parties' coordinates at some places."""
-        return self.updates.look(places)
+        return look(self.updates, places)
 
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None

@@ -62,6 +62,25 @@ TARGET static void NAME(convert)(const Row *row, Py_ssize_t at, Py_ssize_t n, T 
     }
 }
 
+/* Writes a row's numbers at n places. */
+TARGET static void NAME(look)(const Row *row, const int64_t *places, Py_ssize_t n, void *to)
+{
+    const void *data = row->data;
+    T *restrict out = to;
+    if (row->code == 'f')
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)((const float *)data)[places[k]];
+    else if (row->code == 'd')
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)((const double *)data)[places[k]];
+    else if (row->code == 'b')
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)from_bits((uint32_t)((const uint16_t *)data)[places[k]] << 16);
+    else
+        for (Py_ssize_t k = 0; k < n; k++)
+            out[k] = (T)from_half(((const uint16_t *)data)[places[k]]);
+}
+
 /* Returns a row's numbers from a place on: where they lie, or in the spare they were put in. */
 TARGET static const T *NAME(seen)(const Row *row, Py_ssize_t at, const T *spare)
 {

@@ -207,6 +207,7 @@ typedef struct {
     int (*trim)(const Row *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, const Row *, void *,
                 double *, double *);
     int (*corroborate)(const Sum *, Py_ssize_t, Py_ssize_t);
+    void (*look)(const Row *, const int64_t *, Py_ssize_t, void *);
 } Kernels;
 
 typedef struct {
@@ -216,7 +217,8 @@ typedef struct {
 } Set;
 
 #define KERNELS(name)                                                                              \
-    {room_##name, gram_##name, flush_##name, combine_##name, trim_##name, corroborate_##name}
+    {room_##name, gram_##name, flush_##name, combine_##name, trim_##name, corroborate_##name,  \
+     look_##name}
 #define SET(set) {#set, KERNELS(set##_float), KERNELS(set##_double), descend_##set##_double}
 
 static const Set sets[] = {
@@ -623,6 +625,49 @@ end:
     return good ? PyBool_FromLong(finite) : NULL;
 }
 
+PyDoc_STRVAR(look_doc, "look(rows, codes, places, out, at, wide)\n\n"
+"Write each row's numbers at some places, int64, to the columns from `at` on of out, (J, N) float32,\n"
+"or float64 if wide.");
+
+static PyObject *look(PyObject *self, PyObject *args)
+{
+    PyObject *objects, *given, *target;
+    const char *codes;
+    Py_ssize_t at;
+    int wide, good = 0;
+    Call call;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OyOOnp", &objects, &codes, &given, &target, &at, &wide))
+        return NULL;
+    if (!begin(&call, objects, codes))
+        goto end;
+    Py_ssize_t n = PyObject_Size(given), number = wide ? sizeof(double) : sizeof(float);
+    const int64_t *places = also(&call, given, PyBUF_SIMPLE, n);
+    const Py_buffer *out = PyErr_Occurred() ? NULL : hold(&call, target, PyBUF_WRITABLE, number);
+    if (out == NULL)
+        goto end;
+    Py_ssize_t width = call.count > 0 ? out->len / number / call.count : 0;
+    int inside = all_there(&call) && at >= 0 && n <= width - at;
+    for (Py_ssize_t k = 0; k < n; k++)
+        inside &= places[k] >= 0 && places[k] < call.length;
+    if (!inside || width * call.count * number != out->len) {
+        PyErr_SetString(PyExc_ValueError, "expected places within the rows, and room for them");
+        goto end;
+    }
+    const Kernels *use = wide ? &in_use->wide : &in_use->single;
+    char *to = (char *)out->buf + at * number;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t j = 0; j < call.count; j++)
+        use->look(call.rows + j, places, n, to + j * width * number);
+    Py_END_ALLOW_THREADS
+    good = 1;
+end:
+    end(&call);
+    if (!good)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(descend_doc, "descend(pairs, start, ends, levels, how)\n\n"
 "Write where a fit of levels from this start ends to levels. The pairs are the distances and how\n"
 "often each two met, both (J, J) float64 and symmetric. Return the iterations and the objective,\n"
@@ -712,6 +757,7 @@ static PyMethodDef methods[] = {
     {"combine", combine, METH_VARARGS, combine_doc},
     {"trim", trim, METH_VARARGS, trim_doc},
     {"corroborate", corroborate, METH_VARARGS, corroborate_doc},
+    {"look", look, METH_VARARGS, look_doc},
     {"descend", descend, METH_VARARGS, descend_doc},
     {"use", use, METH_VARARGS, "use(name)\n\nTake the loops for this set of instructions."},
     {"in_use", used, METH_NOARGS, "The set in use."},

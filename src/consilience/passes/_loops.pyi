@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from consilience.arrays import Array, Matrix, Vector
+from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.passes.plain import How
 
 def gram(
@@ -41,6 +41,9 @@ def corroborate(
     wide: bool,
     /,
 ) -> bool: ...
+def look(
+    rows: Sequence[Array], codes: bytes, places: Positions, out: Array, at: int, wide: bool, /
+) -> None: ...
 def descend(
     pairs: tuple[Matrix, Matrix], start: Vector, ends: Matrix, levels: Vector, how: How, /
 ) -> tuple[int, float]: ...

@@ -1,16 +1,17 @@
-"""The first pass over the updates: the distances between the parties."""
+"""The first pass over the updates: the distances between the parties; and a look at some places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
-from consilience.arrays import Array, Matrix, Spans
+from consilience.arrays import Array, Matrix, Positions, Spans
 from consilience.errors import UpdateError
 from consilience.evidence import FARTHEST, Block, Evidence
 from consilience.passes import loops
-from consilience.passes.parallel import in_order, stripes
+from consilience.passes.parallel import cores, in_order, stripes
 from consilience.passes.sampling import SMALL, sampled_spans
 from consilience.updates.trees import Leaves, show
 from consilience.updates.usable import Updates
@@ -23,6 +24,7 @@ _FIRST = 128  # coordinates, in which a reference is looked for
 # A squared distance this many times smaller than the squares it is the difference of has lost
 # digits in single precision.
 _LOST = 1e-3
+_MANY = 1 << 16  # numbers here and there: so many are worth a thread
 
 
 def ignored(_: int) -> None:
@@ -57,6 +59,30 @@ def observe(
     if len(good.parties) == len(updates.parties):
         raise UpdateError("the centre is too far from the updates to compare them with it")
     return observe(good, random, exact=exact, tell=tell)
+
+
+def look(updates: Updates, places: Positions) -> Array:
+    """Return every party's coordinates at some places, in ascending order: (J, n)."""
+    wide, count = updates.wide, len(updates.parties)
+    out = np.empty((count, len(places)), float if wide else np.float32)
+    edges = np.searchsorted(places, updates.offsets)
+    tensors = list(zip(updates.floats, updates.offsets, edges, edges[1:], strict=False))
+    in_memory = updates.loops is None and updates.widest is None
+
+    def read(mine: slice) -> None:
+        for path, begin, low, high in tensors:
+            if low < high and in_memory:
+                rows, codes = updates.columns[path]
+                there = (places[low:high] - begin).astype(np.int64)
+                loops.current.look(rows[mine], codes[mine], there, out[mine], int(low), wide)
+            elif low < high:
+                for row, leaves in zip(out[mine], updates.leaves[mine], strict=True):
+                    row[low:high] = leaves[path].look(places[low:high] - begin)
+
+    threads = cores() if in_memory and out.size >= _MANY else 1
+    cut = [i * count // threads for i in range(threads + 1)]
+    list(in_order(read, [slice(*ends) for ends in pairwise(cut)]))
+    return out
 
 
 def screened(updates: Updates, suspects: Array | None = None) -> Updates:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consilience.arrays import Array, Matrix, Vector
+from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.updates.tensors import LARGEST_OF, from_bfloat16, to_bfloat16
 
 How = tuple[float, float, float, float, float, float, float, float]  # see `descend`
@@ -189,6 +189,14 @@ def corroborate(
             if squares is not None:
                 squares += apart
     return finite
+
+
+def look(
+    rows: Sequence[Array], codes: bytes, places: Positions, out: Matrix, at: int, wide: bool
+) -> None:
+    """Write each row's numbers at some places to the columns from ``at`` on of ``out``, (J, N)."""
+    for line, row, code in zip(out, rows, codes.decode(), strict=True):
+        line[at : at + len(places)] = _numbers(row[places], code)
 
 
 def _numbers(row: Array, code: str) -> Array:

@@ -88,14 +88,14 @@ class Updates:
 
     def rows(self, piece: Piece, chosen: Positions | None = None) -> tuple[list[Array], bytes]:
         """Return a piece of every party, or of the chosen, as it lies; and the codes of dtypes."""
-        storages, codes = self._columns[piece.path]
+        storages, codes = self.columns[piece.path]
         span = slice(piece.low, piece.high)
         if chosen is None:
             return [storage[span] for storage in storages], codes
         return [storages[j][span] for j in chosen], bytes(codes[j] for j in chosen)
 
     @cached_property
-    def _columns(self) -> dict[Path, tuple[list[Storage], bytes]]:
+    def columns(self) -> dict[Path, tuple[list[Storage], bytes]]:
         """The storages of each float tensor, and the codes of their dtypes."""
         by_path = {path: [leaves[path] for leaves in self.leaves] for path in self.floats}
         return {
@@ -109,17 +109,6 @@ class Updates:
             return None, b"f"
         leaf = self.center[piece.path]
         return leaf.storage[piece.low : piece.high], leaf.code
-
-    def look(self, places: Positions) -> Array:
-        """Return every party's coordinates at some places, in ascending order: (J, n)."""
-        out = np.empty((len(self.parties), len(places)), float if self.wide else np.float32)
-        edges = np.searchsorted(places, self.offsets)
-        for path, begin, low, high in zip(
-            self.floats, self.offsets, edges, edges[1:], strict=False
-        ):
-            for row, leaves in zip(out, self.leaves, strict=True) if low < high else ():
-                row[low:high] = leaves[path].look(places[low:high] - begin)
-        return out
 
     def without(self, bad: Mapping[str, str]) -> Self:
         """Return these updates less some parties, each with the reason; raise if none are left."""
