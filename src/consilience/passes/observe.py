@@ -123,7 +123,7 @@ def _distances(
         return total
 
     gram = np.zeros((points, points))
-    for total in in_order(products, stripes(spans, points * max(1, points // 40))):
+    for total in in_order(products, stripes(spans, points * max(4, points // 40))):
         gram += total
     gram = np.tril(gram) + np.tril(gram, -1).T
     squares = np.diag(gram)

@@ -18,7 +18,7 @@ from consilience.arrays import Array
 from consilience.errors import UpdateError
 from consilience.text import shown, told
 from consilience.updates.tensors import LARGEST, is_tensor
-from consilience.updates.trees import Leaves, Path, Tree, flatten, show
+from consilience.updates.trees import Leaves, Path, Tree, alike, flatten, show
 from consilience.updates.usable import Updates, log_rejected, nobody_left
 
 Signature = dict[Path, tuple[tuple[int, ...], str]]  # shapes and kinds
@@ -77,10 +77,16 @@ def _read(
     """Take the updates apart; return also who sent none, with reasons."""
     read: dict[str, _Read] = {}
     rejected: dict[str, str] = {}
+    last: _Read | None = None
     for party in parties:
         try:
-            leaves, tree = flatten(named[party])
-            read[party] = _Read(leaves, tree, _signature(leaves))
+            same = None if last is None else alike(named[party], last.leaves, last.tree)
+            if last is not None and same is not None:
+                last = _Read(same, last.tree, last.signature)
+            else:
+                leaves, tree = flatten(named[party])
+                last = _Read(leaves, tree, _signature(leaves))
+            read[party] = last
         except UpdateError as error:
             rejected[party] = str(error)
         except Exception as error:  # whatever a stranger's object raises costs nobody else

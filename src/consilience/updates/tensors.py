@@ -34,7 +34,7 @@ LARGEST_OF = {
 LARGEST = 1e50  # number of an update: beyond it squares, and ratios of squares, may overflow
 # Compared with an array's dtype: one of the other order of bytes is another.
 _PLAIN = {np.dtype(np.float32): "float32", np.dtype(np.float64): "float64"}
-_AS_IT_LIES = 0x101  # of numpy's flags: C-contiguous and aligned
+AS_IT_LIES = 0x101  # of numpy's flags: C-contiguous and aligned
 _CODES = {"float32": b"f", "float64": b"d", "float16": b"e", _BFLOAT16: b"b"}
 _CHUNK = 1 << 16
 _LARGEST_REPEATED = 1 << 30  # bytes that a view may pretend to have
@@ -108,7 +108,7 @@ class Tensor:
             if _torch_of(flat) is None:
                 return self
             return Tensor(flat.reshape(-1), self.dtype, self.shape, self.source)
-        if flat.flags.num & _AS_IT_LIES == _AS_IT_LIES and flat.dtype.isnative:
+        if flat.flags.num & AS_IT_LIES == AS_IT_LIES and flat.dtype.isnative:
             if flat.ndim == 1:
                 return self
         else:
@@ -143,7 +143,7 @@ def tensor(source: Any) -> Tensor:
 def outline(source: Any) -> Tensor:
     """Return a `Tensor` whose storage lies as it came, not copied: whether its shape is the
     expected one is better asked first."""
-    if type(source) is np.ndarray and source.flags.num & _AS_IT_LIES == _AS_IT_LIES:
+    if type(source) is np.ndarray and source.flags.num & AS_IT_LIES == AS_IT_LIES:
         # Nearly all are of this kind, and there may be thousands of them.
         plain = _PLAIN.get(source.dtype)
         if plain is not None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from consilience.errors import UpdateError
 from consilience.text import shown
-from consilience.updates.tensors import Tensor, is_tensor, outline
+from consilience.updates.tensors import AS_IT_LIES, Tensor, is_tensor, outline
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
@@ -70,6 +70,31 @@ def flatten(update: Any) -> tuple[Leaves, Tree]:
 
     tree = take(update, ())
     return leaves, tree
+
+
+def alike(update: Any, leaves: Leaves, tree: Tree) -> Leaves | None:
+    """Return the tensors of an update if it is made as another is, and that plainly: a dict of
+    arrays as they lie. None if not: it may be one all the same.
+
+    `flatten` would say so, too. But nearly all updates are of this kind, with hundreds of tensors.
+    """
+    if type(update) is not dict or tree.kind is not dict or len(update) != len(leaves):
+        return None
+    found: Leaves = {}
+    for (key, array), (path, leaf) in zip(update.items(), leaves.items(), strict=True):
+        if (
+            type(key) is not str
+            or (key,) != path
+            or tree.parts[key] is not _LEAF
+            or type(array) is not np.ndarray
+            or array.dtype is not leaf.storage.dtype
+            or not array.dtype.isbuiltin
+            or array.shape != leaf.shape
+            or array.flags.num & AS_IT_LIES != AS_IT_LIES
+        ):
+            return None
+        found[path] = Tensor(array.ravel(), leaf.dtype, leaf.shape, array)
+    return found
 
 
 def unflatten(tree: Tree, values: Mapping[Path, Any], path: Path = ()) -> Any:
