@@ -15,7 +15,7 @@ import consilience as cs
 import naive
 from consilience.beliefs import Given, Lasting
 from consilience.estimators.certainty import beyond_chance
-from consilience.estimators.levels import Descent, covariance_of, fit_levels
+from consilience.estimators.levels import Descent, covariance_of, fit_camp, fit_levels
 from consilience.estimators.pairwise import _ALLOWED
 from consilience.estimators.reasons import groups_of
 from consilience.estimators.weighing import trust, votes
@@ -132,6 +132,17 @@ def test_a_camp_pulls_no_further_than_its_parties_may():
         found = cs.aggregate(sent)
         miss = error(found.value, np.mean([x for p, x in sent.items() if p[0] == "a"], axis=0))
         assert miss < 3 * 9 / 10  # times the noise, one
+
+
+def test_a_camp_that_somebody_never_met():
+    distances = np.where(np.arange(5)[:, None] // 2 == np.arange(5) // 2, 2.0, 9.0)
+    met = np.array([1.0, 0.5, 0.5, 1.0, 0.7])
+    met = met[:, None] * met * ~np.eye(5, dtype=bool)
+    met[4, :2] = met[:2, 4] = 0.0
+    how = Descent(0.01, 0.7, 1e-5, 100)
+    with np.errstate(all="raise"):
+        end = fit_camp(distances, met, 1.0, np.array([0, 1]), how)
+    assert end.levels == pytest.approx([1, 1, 8, 8, 1], rel=1e-2)
 
 
 def test_copies_are_no_camp_whatever_their_number():

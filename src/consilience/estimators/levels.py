@@ -86,13 +86,15 @@ def fit_camp(
     """Return where the fit ends that starts from a camp of quiet parties: all of the distance
     between them and the others is then the others'."""
     met = np.ascontiguousarray(met, float)
-    typical, those = _of_peers(distances, met, 0.5), np.zeros(len(met), bool)
-    those[camp] = True
-    from_camp = _of_peers(distances, met * those, 0.5)
-    from_camp = np.where(np.isfinite(from_camp), from_camp, typical)  # who met none of them
+    there = np.zeros(len(met), bool)
+    there[camp] = True
+    near = met * there
+    none = ~near.any(axis=1)  # of the camp were met by these: all their peers stand for it
+    near[none] = met[none]
+    from_camp = _of_peers(distances, near, 0.5)
     quiet = 0.5 * float(np.median(from_camp[camp]))
-    start = np.where(those, 0.5 * from_camp, from_camp - quiet)
-    least = _least(typical, smallest)
+    start = np.where(there, 0.5 * from_camp, from_camp - quiet)
+    least = _least(_of_peers(distances, met, 0.5), smallest)
     return _descend((distances, met), np.maximum(start, least), 0.0, least, descent, [])
 
 
