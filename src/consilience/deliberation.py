@@ -94,13 +94,15 @@ def deliberate(
     exact: bool = False,
     seed: int | None = None,
     seconds: Mapping[str, float] | None = None,
+    trusted_counts: bool = False,
 ) -> Consensus:
     """Return the consensus of an engine's updates; a memory is brought up to date.
 
-    ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before.
+    ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before;
+    ``trusted_counts``: sample counts are known, no mere claims.
     """
     random = np.random.default_rng(seed)
-    round = _Round(engine, dict(seconds or {}))
+    round = _Round(engine, dict(seconds or {}), trusted_counts)
     if isinstance(method, TrimmedMean):
         return round.reduced(method, random, exact=exact)
     return round.weighed(method, memory, sample_counts, random, exact=exact)
@@ -109,8 +111,8 @@ def deliberate(
 class _Round:
     """One round, on its way from updates to a consensus."""
 
-    def __init__(self, engine: Engine, seconds: dict[str, float]) -> None:
-        self.engine, self.seconds = engine, seconds
+    def __init__(self, engine: Engine, seconds: dict[str, float], trusted_counts: bool) -> None:
+        self.engine, self.seconds, self.trusted_counts = engine, seconds, trusted_counts
 
     def weighed(
         self,
@@ -134,7 +136,7 @@ class _Round:
         with one_thread():
             lasting = None if relay is None else relay.used.evidence(len(block.parties))
             counts = _counts_of(engine.parties, sample_counts)
-            given = Given(counts, known, block, lasting, past)
+            given = Given(counts, known, block, lasting, past, self.trusted_counts)
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight

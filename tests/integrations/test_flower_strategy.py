@@ -450,3 +450,24 @@ def test_nobody_was_asked_but_all_are_dead():
     result = strategy().start(grid, initial(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["rejected-replies"] == 2
     assert float(np.abs(result.arrays["weight"].numpy()).max()) == 0
+
+
+@pytest.mark.parametrize("lone", [0, 500])
+def test_clients_that_do_not_count_are_not_rejected(lone: int):
+    """Nor can one that names a count cost all the others theirs."""
+    parties = {n: sends(noisy(n), 0) for n in range(4)}
+    grid = LocalGrid({**parties, 9: sends(noisy(9), lone)})
+    result = strategy().start(grid, initial(), num_rounds=1)
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["good-replies"], metrics["rejected-replies"]) == (5, 0)
+    assert metrics["weight/9"] == pytest.approx(0.2, rel=0.1)
+
+
+def test_trusted_counts():
+    counts = {0: 1000, 1: 1000, 2: 100, 3: 10}
+    grid = LocalGrid({n: sends(noisy(n), count) for n, count in counts.items()})
+    metrics = strategy(trusted_counts=True).start(grid, initial(), num_rounds=1)
+    found = metrics.train_metrics_clientapp[1]
+    assert found["weight/0"] / found["weight/3"] == pytest.approx(100, rel=0.1)
+    claimed = strategy().start(grid, initial(), num_rounds=1).train_metrics_clientapp[1]
+    assert claimed["weight/0"] / claimed["weight/3"] == pytest.approx(4, rel=0.1)

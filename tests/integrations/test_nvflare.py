@@ -136,6 +136,31 @@ def test_memory_is_kept_over_rounds_and_jobs(tmp_path: Path):
             assert cs.Memory.load(kept).rounds == 2 * job + round + 1
 
 
+@pytest.mark.parametrize("lone", [0, 500])
+def test_clients_that_count_no_steps_are_not_rejected(lone: int, tmp_path: Path):
+    found = aggregator(ZERO, record=str(tmp_path / "run.jsonl"))
+    steps = [0, 0, 0, lone]
+    results = [
+        sent(f"site-{j}", weights(j), meta={"NUM_STEPS_CURRENT_ROUND": count})
+        for j, count in enumerate(steps)
+    ]
+    answer(found, ZERO, *results)
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert not only.rejected
+    assert only.weights["site-3"] == pytest.approx(0.25, rel=0.1)
+
+
+def test_trusted_counts(tmp_path: Path):
+    found = aggregator(ZERO, record=str(tmp_path / "run.jsonl"), trusted_counts=True)
+    results = [
+        sent(f"site-{j}", weights(j), meta={"NUM_STEPS_CURRENT_ROUND": 10 ** (3 - j // 2)})
+        for j in range(6)
+    ]
+    answer(found, ZERO, *results)
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert only.weights["site-0"] / only.weights["site-5"] == pytest.approx(100, rel=0.1)
+
+
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}

@@ -35,6 +35,7 @@ def aggregate(
     exact: bool = False,
     seed: int | None = None,
     record: Record | str | os.PathLike[str] | None = None,
+    trusted_counts: bool = False,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -53,6 +54,8 @@ def aggregate(
         seed: makes a sample of coordinates the same one each time. Without it the sample is drawn
             from the system's randomness, so that nobody can hide beside it.
         record: the run's record, or its file, to add this round to (see docs/record.md).
+        trusted_counts: sample counts are verified: ``pairwise`` weighs by them in full, and allows
+            a party the noise that few samples explain. Its pull stays bounded.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
@@ -62,7 +65,16 @@ def aggregate(
     counts, bad = _counts(sample_counts, parsed)
     engine = _engine(parsed.without(bad))
     seconds = {"parsing": perf_counter() - started}
-    consensus = deliberate(engine, chosen, memory, counts, exact=exact, seed=seed, seconds=seconds)
+    consensus = deliberate(
+        engine,
+        chosen,
+        memory,
+        counts,
+        exact=exact,
+        seed=seed,
+        seconds=seconds,
+        trusted_counts=trusted_counts,
+    )
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     if record is not None:
         _write_down(consensus, record)

@@ -20,7 +20,7 @@ from typing import Any
 from consilience.consensus import Consensus
 from consilience.errors import UpdateError
 from consilience.estimators.catalogue import DEFAULT, Method
-from consilience.integrations.metrics import typical_metrics
+from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
 from consilience.text import shown
@@ -60,6 +60,7 @@ class ConsilienceStrategy(FedAvg):
                 (minus the learning rate), and the model moves by so many times the consensus
     min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
                 ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
+    trusted_counts  sample counts are verified, and count in full
 
     ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
     their weighted median, unless a function of your own is given.
@@ -75,6 +76,7 @@ class ConsilienceStrategy(FedAvg):
         party_key: str | None = None,
         step: float | None = None,
         min_good: int | None = None,
+        trusted_counts: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -86,6 +88,7 @@ class ConsilienceStrategy(FedAvg):
             checkpoint=checkpoint,
             step=step,
             log=log,
+            trusted_counts=trusted_counts,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
@@ -190,15 +193,18 @@ class ConsilienceStrategy(FedAvg):
         if self.fraction_train == 0:
             return None, None
         good, rejected = self._nodes.answers(replies)
-        updates, counts = {}, {}
+        updates: dict[str, Any] = {}
+        counts: dict[str, float] = {}
         for party, message in good.items():
             try:
                 updates[party] = replied.update(message)
-                if self.weighted_by_key:
-                    counts[party] = replied.sample_count(message, self.weighted_by_key)
             except UpdateError as error:
                 rejected[party] = str(error)
-                updates.pop(party, None)
+        if self.weighted_by_key:
+            said = {p: replied.metrics(good[p].content).get(self.weighted_by_key) for p in updates}
+            counts, bad = sample_counts(said, self.weighted_by_key)
+            updates = {party: update for party, update in updates.items() if party not in bad}
+            rejected |= bad
         sent = None if self._sent is None else replied.tensors(self._sent)
         ended = self.rounds.close(
             server_round + self._before, updates, sent, counts if counts else None, rejected

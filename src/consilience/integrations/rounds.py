@@ -67,6 +67,7 @@ class Rounds:
                 updates are differences or gradients, and the model moves by so many times their
                 consensus (1 for differences, minus the learning rate for gradients)
     log         where parties are named
+    trusted_counts  sample counts are verified, as of `aggregate`
     """
 
     method: str | Method = DEFAULT
@@ -80,6 +81,7 @@ class Rounds:
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
     last: ClosedRound | None = None
+    trusted_counts: bool = False
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
@@ -147,12 +149,12 @@ class Rounds:
             centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
         try:
             try:
-                consensus = aggregate(updates, self.method, memory, centre, counts)
+                consensus = self._aggregated(updates, memory, centre, counts)
             except ConsilienceError:
                 raise
             except Exception:  # of somebody's making: who is it?
                 tried = tried_alone(updates, centre)
-                consensus = aggregate(tried, self.method, memory, centre, counts)
+                consensus = self._aggregated(tried, memory, centre, counts)
             return consensus, None, consensus.rejected
         except ConsilienceError as error:
             return None, shown(error, _NOTE), getattr(error, "rejected", {})
@@ -160,6 +162,17 @@ class Rounds:
             why = f"the aggregation failed: {told(error, _REASON)}"
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
             return None, why, {}
+
+    def _aggregated(
+        self,
+        updates: Mapping[str, Any],
+        memory: Memory,
+        centre: Tensors | None,
+        counts: Mapping[str, Any] | None,
+    ) -> Consensus:
+        return aggregate(
+            updates, self.method, memory, centre, counts, trusted_counts=self.trusted_counts
+        )
 
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
         """Return the next model, in the dtypes of the present one; its tensors are new."""

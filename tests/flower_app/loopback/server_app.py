@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,14 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder = Path(str(config["folder"]))
+    settings = folder / "strategy.json"  # arguments besides
     strategy = ConsilienceStrategy(
         fraction_evaluate=0.0,
         min_available_nodes=int(config["parties"]),
         party_key=str(config["key"]) or None,
         checkpoint=folder / "checkpoint",
         record=folder / "record.jsonl",
+        **(json.loads(settings.read_text()) if settings.exists() else {}),
     )
     model = {"weight": np.zeros((50, 40), np.float32), "bias": np.zeros(50, np.float32)}
     strategy.start(
