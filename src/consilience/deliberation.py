@@ -24,6 +24,7 @@ from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
 from consilience.passes.corroborate import Corroboration, Witnesses, corroborated
+from consilience.require import Require
 from consilience.text import shown
 
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
@@ -95,14 +96,16 @@ def deliberate(
     seed: int | None = None,
     seconds: Mapping[str, float] | None = None,
     trusted_counts: bool = False,
+    require: Require | None = None,
 ) -> Consensus:
     """Return the consensus of an engine's updates; a memory is brought up to date.
 
     ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before;
-    ``trusted_counts``: sample counts are known, no mere claims.
+    ``trusted_counts``: sample counts are known, no mere claims; ``require``: what the round must
+    have to count. If it does not, nothing is formed or remembered.
     """
     random = np.random.default_rng(seed)
-    round = _Round(engine, dict(seconds or {}), trusted_counts)
+    round = _Round(engine, dict(seconds or {}), trusted_counts, require or Require())
     if isinstance(method, TrimmedMean):
         return round.reduced(method, random, exact=exact)
     return round.weighed(method, memory, sample_counts, random, exact=exact)
@@ -111,8 +114,11 @@ def deliberate(
 class _Round:
     """One round, on its way from updates to a consensus."""
 
-    def __init__(self, engine: Engine, seconds: dict[str, float], trusted_counts: bool) -> None:
-        self.engine, self.seconds, self.trusted_counts = engine, seconds, trusted_counts
+    def __init__(
+        self, engine: Engine, seconds: dict[str, float], trusted_counts: bool, require: Require
+    ) -> None:
+        self.engine, self.seconds = engine, seconds
+        self.trusted_counts, self.require = trusted_counts, require
 
     def weighed(
         self,
@@ -141,6 +147,8 @@ class _Round:
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
         weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
+        judgement = Judgement(evidence, given, beliefs)
+        self._check(weights, judgement)
         self._took("inference", started)
         alone = self._combined(block, weights, witnesses, random)
         if alone is None:
@@ -151,9 +159,7 @@ class _Round:
         value = engine.finish(weights[:-1])
         if memory is not None:
             memory.keep(now, beliefs, relay)
-        return self._concluded(
-            value, weights, Judgement(evidence, given, beliefs), block, beliefs=beliefs, alone=alone
-        )
+        return self._concluded(value, weights, judgement, block, beliefs=beliefs, alone=alone)
 
     def reduced(self, rule: TrimmedMean, random: np.random.Generator, *, exact: bool) -> Consensus:
         """Apply a coordinate-wise rule; the evidence is for the reasons alone."""
@@ -166,9 +172,16 @@ class _Round:
             if engine.parties == block.parties:
                 break
         noise = np.sqrt(squares) if len(engine.parties) > 1 else np.full(1, np.nan)
+        weights, judgement = np.append(shares, 0.0), Judgement(now, Given(now=block))
+        self._check(weights, judgement)
         value = engine.finish(shares)
-        judgement = Judgement(now, Given(now=block))
-        return self._concluded(value, np.append(shares, 0.0), judgement, block, noise=noise)
+        return self._concluded(value, weights, judgement, block, noise=noise)
+
+    def _check(self, weights: Vector, judgement: Judgement) -> None:
+        """Raise if the round does not have what it must have to count."""
+        engine, require = self.engine, self.require
+        groups = judgement.groups if require.suspects < 1 else ()
+        require.check(engine.given, _effective(weights[:-1]), engine.rejected, groups)
 
     def _observed(self, random: np.random.Generator, *, exact: bool) -> tuple[Evidence, Block]:
         started = perf_counter()

@@ -471,3 +471,26 @@ def test_trusted_counts():
     assert found["weight/0"] / found["weight/3"] == pytest.approx(100, rel=0.1)
     claimed = strategy().start(grid, initial(), num_rounds=1).train_metrics_clientapp[1]
     assert claimed["weight/0"] / claimed["weight/3"] == pytest.approx(4, rel=0.1)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_round_that_does_not_count_leaves_the_model(stays: bool, tmp_path: Path):
+    """Unreadable and missing replies are suspects as much as those found out later."""
+    silent, nan = Party(lambda m: None), sends({**GOOD, "bias": np.full(20, np.nan)})
+    chosen = strategy(
+        require=cs.Require(suspects=0.3 if stays else 0.4),
+        record=tmp_path / "run.jsonl",
+        checkpoint=tmp_path / "kept",
+    )
+    result = chosen.start(federation(silent, nan), initial(), num_rounds=2)
+    assert (distance(result.arrays) > 2.9) == stays
+    assert result.train_metrics_clientapp[2]["model-changed"] == int(not stays)
+    assert chosen.memory.rounds == (0 if stays else 2)
+    last = Record.read(tmp_path / "run.jsonl")[-1]
+    assert set(last.rejected) == {"15", "16"}
+    if stays:
+        expected = "2 of 6 parties are rejected or move together (16, 15), expected 30 % at most"
+        assert last.note is not None
+        assert sorted(last.note) == sorted(expected)  # in either order
+    else:
+        assert last.note is None

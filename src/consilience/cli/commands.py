@@ -89,6 +89,12 @@ def merge(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    least_parties: Annotated[
+        float, typer.Option(help="Merge nothing on fewer effective parties than this.")
+    ] = 0.0,
+    most_suspects: Annotated[
+        float, typer.Option(help="Nor with more of them, as a share, rejected or in groups.")
+    ] = 1.0,
 ) -> None:
     """Merge versions of a model that come from parties nobody can vouch for.
 
@@ -100,7 +106,10 @@ def merge(
     try:
         from consilience.cli.merge import Merge, to_json, to_table
 
-        asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
+        require = consilience.Require(least_parties, most_suspects)
+        asked = Merge(
+            models, output, base, method, memory, exact, record, report, dry_run, force, require
+        )
         consensus, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None

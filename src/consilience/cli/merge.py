@@ -35,6 +35,7 @@ from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.report.page import write as write_page
+from consilience.require import Require
 from consilience.text import measured, shown
 
 _REASON = 400  # characters
@@ -54,6 +55,7 @@ class Merge:
     report: Path | None
     dry_run: bool
     force: bool
+    require: Require
 
     def run(self, console: Console) -> tuple[Consensus, list[str]]:
         """Merge, then keep what was learnt; return also what of that could not be kept.
@@ -73,6 +75,7 @@ class Merge:
                 self.base,
                 exact=self.exact,
                 progress=progress,
+                require=self.require,
             )
         return consensus, [str(error) for error in self._keep(consensus, memory)]
 

@@ -18,6 +18,7 @@ from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.require import Require
 from consilience.text import shown
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates
@@ -36,6 +37,7 @@ def aggregate(
     seed: int | None = None,
     record: Record | str | os.PathLike[str] | None = None,
     trusted_counts: bool = False,
+    require: Require | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -56,6 +58,8 @@ def aggregate(
         record: the run's record, or its file, to add this round to (see docs/record.md).
         trusted_counts: sample counts are verified: ``pairwise`` weighs by them in full, and allows
             a party the noise that few samples explain. Its pull stays bounded.
+        require: what the round must have to count; if it does not, `RequirementError` says why,
+            and nothing is remembered.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
@@ -74,6 +78,7 @@ def aggregate(
         seed=seed,
         seconds=seconds,
         trusted_counts=trusted_counts,
+        require=require,
     )
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     if record is not None:

@@ -23,6 +23,7 @@ from consilience.estimators.catalogue import DEFAULT, Method
 from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
+from consilience.require import Require
 from consilience.text import shown
 
 try:
@@ -61,6 +62,7 @@ class ConsilienceStrategy(FedAvg):
     min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
                 ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
     trusted_counts  sample counts are verified, and count in full
+    require     what a round must have to change the global model, as of `aggregate`
 
     ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
     their weighted median, unless a function of your own is given.
@@ -77,6 +79,7 @@ class ConsilienceStrategy(FedAvg):
         step: float | None = None,
         min_good: int | None = None,
         trusted_counts: bool = False,
+        require: Require | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -89,6 +92,7 @@ class ConsilienceStrategy(FedAvg):
             step=step,
             log=log,
             trusted_counts=trusted_counts,
+            require=require,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)

@@ -18,6 +18,7 @@ from consilience.estimators.catalogue import DEFAULT
 from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
+from consilience.require import Require
 from consilience.text import shown
 
 try:
@@ -44,6 +45,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     params_type  what clients send: "FULL" for parameters, "DIFF" for differences; whoever sends
                  the other is rejected
     trusted_counts  the numbers of steps are verified, and count in full
+    require      what a round must have to change the model: the fields of `consilience.Require`,
+                 such as {"parties": 3, "suspects": 0.3}
 
     A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
     """
@@ -56,10 +59,13 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         record: str | None = None,
         params_type: str = "FULL",
         trusted_counts: bool = False,
+        require: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.method, self.minimum, self.params_type = method, minimum, params_type
         self.memory, self.record, self.trusted_counts = memory, record, trusted_counts
+        self.require = require
+        self._require = None if require is None else Require(**require)
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel]] = {}
@@ -128,6 +134,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             step=self._step,
             log=log,
             trusted_counts=self.trusted_counts,
+            require=self._require,
         )
 
     def _global_model(self) -> dict[str, Any] | None:

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from consilience.consensus import Consensus
 from consilience.engines.aggregate import aggregate
 from consilience.engines.alone import tried_alone
-from consilience.errors import ConsilienceError
+from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Tensors, fits, latest
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.require import Require
 from consilience.text import shown, told
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
@@ -67,7 +68,7 @@ class Rounds:
                 updates are differences or gradients, and the model moves by so many times their
                 consensus (1 for differences, minus the learning rate for gradients)
     log         where parties are named
-    trusted_counts  sample counts are verified, as of `aggregate`
+    trusted_counts, require  as of `aggregate`; who sent nothing of use is a suspect, too
     """
 
     method: str | Method = DEFAULT
@@ -82,6 +83,7 @@ class Rounds:
     names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
     last: ClosedRound | None = None
     trusted_counts: bool = False
+    require: Require | None = None
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
@@ -116,6 +118,9 @@ class Rounds:
         even be read. Nothing that a party can send makes this raise.
         """
         memory = copy.copy(self.memory)  # a memory replaces what it keeps, so this is enough
+        if updates and self.require is not None:
+            unread = {party: UpdateError(why) for party, why in (rejected or {}).items()}
+            updates = {**updates, **unread}
         consensus, note, found = self._consensus(updates, model, sample_counts, memory)
         refused = {p: shown(why, _REASON) for p, why in {**(rejected or {}), **found}.items()}
         if consensus and len(consensus.parties) < self.minimum:
@@ -171,7 +176,13 @@ class Rounds:
         counts: Mapping[str, Any] | None,
     ) -> Consensus:
         return aggregate(
-            updates, self.method, memory, centre, counts, trusted_counts=self.trusted_counts
+            updates,
+            self.method,
+            memory,
+            centre,
+            counts,
+            trusted_counts=self.trusted_counts,
+            require=self.require,
         )
 
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:

@@ -29,6 +29,7 @@ from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.passes.sampling import sampled_spans
+from consilience.require import Require
 from consilience.text import shown
 from consilience.updates.parsing import parse
 from consilience.updates.tensors import Tensor
@@ -59,6 +60,7 @@ def aggregate_files(
     exact: bool = False,
     seed: int | None = None,
     progress: Progress | None = None,
+    require: Require | None = None,
 ) -> Consensus:
     """Combine models in files into one, trusting each party as far as it deserves.
 
@@ -68,7 +70,7 @@ def aggregate_files(
             compressed, or a folder of .safetensors shards with an index.
         out: where the consensus goes: a .safetensors or .npz file, or a folder of shards. It is
             replaced as a whole at the end, or not touched. None to learn only who is trusted.
-        method, memory, exact, seed: as in `aggregate`.
+        method, memory, exact, seed, require: as in `aggregate`.
         center: the path of the previous global model, where a prior needs one.
         progress: called now and then with the step, and the bytes done and to do.
 
@@ -93,7 +95,7 @@ def aggregate_files(
         if output is not None:
             files.callback(output.end)
             output.begin()
-        consensus = engine.deliberate(chosen, memory, seed)
+        consensus = engine.deliberate(chosen, memory, seed, require)
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     return consensus
 
@@ -214,11 +216,15 @@ class Files(InProcess):
         self._output.commit(used[int(np.argmax(weights))].metadata)
         return self._output.path
 
-    def deliberate(self, method: Method, memory: Memory | None, seed: int | None) -> Consensus:
+    def deliberate(
+        self, method: Method, memory: Memory | None, seed: int | None, require: Require | None
+    ) -> Consensus:
         """Aggregate, and once more without a party whose file fails while it is read."""
         while True:
             try:
-                return deliberate(self, method, memory, exact=self._exact, seed=seed)
+                return deliberate(
+                    self, method, memory, exact=self._exact, seed=seed, require=require
+                )
             except UnreadableFileError as error:
                 owners = (p for p, c in self._checkpoints.items() if error.file in c.files)
                 party = next(owners, None)
