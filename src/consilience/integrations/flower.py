@@ -19,7 +19,8 @@ from typing import Any
 
 from consilience.consensus import Consensus
 from consilience.errors import UpdateError
-from consilience.estimators.catalogue import DEFAULT, Method
+from consilience.estimators.average import Mean
+from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
@@ -97,6 +98,7 @@ class ConsilienceStrategy(FedAvg):
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
         self._sent: ArrayRecord | None = None
+        self._at_the_wheel = False  # whether this strategy runs its rounds itself
 
     @property
     def memory(self) -> Memory:
@@ -129,6 +131,7 @@ class ConsilienceStrategy(FedAvg):
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Run the rounds, or those that are left if a checkpoint is found."""
+        self._at_the_wheel = True
         found = self.rounds.resume(replied.tensors(initial_arrays))
         if found is not None:
             self._before = found.round
@@ -176,10 +179,24 @@ class ConsilienceStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask as FedAvg does, and remember who was asked what."""
         server_round += self._before
+        if not self._at_the_wheel:
+            self._warn_of_wrappers()
         asked = list(super().configure_train(server_round, arrays, config, grid))
         self._nodes.ask(asked)
         self._sent = arrays
         return asked
+
+    def _warn_of_wrappers(self) -> None:
+        """Say once what does not hold where another strategy runs the rounds around this one."""
+        self._at_the_wheel = True
+        if self.rounds.checkpoint is not None:
+            log.warning("another strategy runs the rounds: no checkpoint is taken up")
+        if not isinstance(resolve(self.rounds.method), Mean) or self.weighted_by_key:
+            log.warning(
+                "another strategy runs the rounds: if it adds noise for differential privacy, too "
+                "little of it, as %s weighs by what parties send (docs/flower.md)",
+                self.rounds.method,
+            )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
