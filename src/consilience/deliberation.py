@@ -54,7 +54,7 @@ class Engine(Protocol):
 
     @property
     def size(self) -> int:
-        """K, the number of floating-point coordinates of an update."""
+        """K, the number of floating-point coordinates of an update that are evidence."""
         ...
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:

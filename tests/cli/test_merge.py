@@ -178,6 +178,19 @@ def test_what_does_not_count_is_not_merged(here: Path, asked, reason):
     assert sorted(os.listdir()) == before
 
 
+def test_some_tensors_are_merged_and_some_judged_by(here: Path):
+    for j, model in enumerate(versions()):
+        head = np.full(j + 1, np.nan, np.float32)
+        save_file({**model, "head": head, "bn": np.full(3, 99.0 * j)}, f"good{j}.safetensors")
+    words = ["good*.safetensors", "-o", "out.npz", "--tensors", "!head", "--evidence", "!bn"]
+    code, said, _ = run(*words)
+    assert code == 0, said
+    assert set(np.load("out.npz")) == {"w", "n", "bn"}
+    code, _, said = run(*words, "--force", "--tensors", "!haed")
+    assert code == 2
+    assert "no tensor is called like '!haed'" in said
+
+
 def test_a_dry_run_writes_no_model(here: Path):
     poison(here)
     words = ["*.safetensors", "--dry-run", "--memory", "m.npz", "--record", "r.jsonl"]

@@ -74,7 +74,7 @@ def test_poison_garbage_a_killed_server_and_a_killed_node(tmp_path: Path):
 
 @pytest.mark.integration
 def test_what_a_federation_can_ask_for(tmp_path: Path):
-    """One deployment, a run of one round for each thing."""
+    """One deployment, two runs of one round."""
     with deployed(tmp_path, APP) as flower:
         flower.superlink()
         for party in range(4):
@@ -89,8 +89,10 @@ def test_what_a_federation_can_ask_for(tmp_path: Path):
             assert found is not None
             return found, Record.read(folder / "record.jsonl")[-1]
 
-        found, round = ran("counts", ",,few,few-scaled", trusted_counts=True)
-        assert off(found) < 0.6
+        asked = {"trusted_counts": True, "tensors": "!bias", "evidence": ["weight"]}
+        found, round = ran("counts", ",,few,few-scaled", **asked)
+        assert float(np.abs(found.model["weight"] - 1.5).max()) < 0.6
+        assert not found.model["bias"].any()
         assert round.weights["2"] == pytest.approx(round.weights["0"] / 10, rel=0.25)
         assert list(round.reasons) == ["3"]
         assert round.weights["3"] < 1e-5

@@ -571,3 +571,27 @@ def test_with_local_privacy_parties_are_judged_by_what_is_left():
     assert list(chosen.reasons) == ["17"]
     assert chosen.consensus is not None
     assert chosen.consensus.noise["11"] == pytest.approx(0.39, rel=0.1)
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_layers_that_stay_local(step: float | None, tmp_path: Path):
+    """A party may send another head, or none; the global one stays as it is."""
+    start = arrays({**{n: np.zeros(s, "f4") for n, s in SHAPES.items()}, "head": np.ones(3, "f4")})
+    parties = {n: sends({**noisy(n), "head": np.full(n, np.nan, "f4")}) for n in range(3)}
+    chosen = strategy(tensors=["!head"], evidence="weight", step=step, checkpoint=tmp_path)
+    result = chosen.start(LocalGrid({**parties, 3: sends(noisy(3))}), start, num_rounds=2)
+    assert not chosen.reasons
+    np.testing.assert_array_equal(result.arrays["head"].numpy(), np.ones(3, "f4"))
+    moved = 3.0 if step is None else 6.0
+    assert float(np.abs(result.arrays["weight"].numpy() - moved).max()) < 0.6
+    found = chosen.start(LocalGrid(parties), start, num_rounds=3)  # and from the checkpoint
+    np.testing.assert_array_equal(found.arrays["head"].numpy(), np.ones(3, "f4"))
+
+
+def test_a_pattern_that_fits_nothing_leaves_the_model_and_says_why(tmp_path: Path):
+    chosen = strategy(tensors="!haed", record=tmp_path / "run.jsonl")
+    result = chosen.start(federation(), initial(), num_rounds=1)
+    assert float(np.abs(result.arrays["weight"].numpy()).max()) == 0
+    note = Record.read(tmp_path / "run.jsonl")[0].note
+    assert note is not None
+    assert "no tensor is called like '!haed': found weight, bias" in note

@@ -175,6 +175,15 @@ def test_a_round_that_does_not_count_leaves_the_model(tmp_path: Path):
     assert notes[1] is None
 
 
+def test_layers_that_stay_local():
+    start = {**ZERO, "head": np.ones(3, np.float32)}
+    found = aggregator(start, tensors=["!head"], evidence=["w"])
+    own = [sent(f"site-{j}", {**weights(j), "head": np.zeros(j)}) for j in range(4)]
+    after = answer(found, start, *own)
+    assert float(np.abs(after["w"] - 3).max()) < 0.5
+    np.testing.assert_array_equal(after["head"], np.ones(3, np.float32))
+
+
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -198,7 +207,7 @@ def test_the_example_in_flares_simulator(tmp_path: Path):
 
 @pytest.mark.integration
 def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
-    settings = {"trusted_counts": True, "require": {"suspects": 0.2}}
+    settings = {"trusted_counts": True, "require": {"suspects": 0.2}, "evidence": ["numpy*"]}
     done = subprocess.run(
         [sys.executable, JOBS, tmp_path, json.dumps(settings)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},

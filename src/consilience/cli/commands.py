@@ -95,6 +95,13 @@ def merge(
     most_suspects: Annotated[
         float, typer.Option(help="Nor with more of them, as a share, rejected or in groups.")
     ] = 1.0,
+    tensors: Annotated[
+        list[str] | None,
+        typer.Option(help="Merge tensors called like this alone, or with '!' all but these."),
+    ] = None,
+    evidence: Annotated[
+        list[str] | None, typer.Option(help="Judge by tensors called like this alone, or not.")
+    ] = None,
 ) -> None:
     """Merge versions of a model that come from parties nobody can vouch for.
 
@@ -108,7 +115,19 @@ def merge(
 
         require = consilience.Require(least_parties, most_suspects)
         asked = Merge(
-            models, output, base, method, memory, exact, record, report, dry_run, force, require
+            models,
+            output,
+            base,
+            method,
+            memory,
+            exact,
+            record,
+            report,
+            dry_run,
+            force,
+            require,
+            tensors or None,
+            evidence or None,
         )
         consensus, lost = asked.run(console)
     except consilience.ConsilienceError as error:

@@ -56,6 +56,8 @@ class Merge:
     dry_run: bool
     force: bool
     require: Require
+    tensors: Sequence[str] | None
+    evidence: Sequence[str] | None
 
     def run(self, console: Console) -> tuple[Consensus, list[str]]:
         """Merge, then keep what was learnt; return also what of that could not be kept.
@@ -76,6 +78,8 @@ class Merge:
                 exact=self.exact,
                 progress=progress,
                 require=self.require,
+                tensors=self.tensors,
+                evidence=self.evidence,
             )
         return consensus, [str(error) for error in self._keep(consensus, memory)]
 

@@ -20,6 +20,7 @@ from consilience.memory import Memory
 from consilience.record import Record
 from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.names import Patterns
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates
 
@@ -38,6 +39,8 @@ def aggregate(
     record: Record | str | os.PathLike[str] | None = None,
     trusted_counts: bool = False,
     require: Require | None = None,
+    tensors: Patterns | None = None,
+    evidence: Patterns | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -60,12 +63,16 @@ def aggregate(
             a party the noise that few samples explain. Its pull stays bounded.
         require: what the round must have to count; if it does not, `RequirementError` says why,
             and nothing is remembered.
+        tensors: names, or patterns as of a shell, of the tensors to aggregate; with "!" before
+            them, of those not to, such as "!head.*". The others are not looked at, and not in the
+            value. All, if not given.
+        evidence: likewise, of the tensors by which parties are judged.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
     chosen = resolve(method)
     started = perf_counter()
-    parsed = parse(updates, center)
+    parsed = parse(updates, center, tensors, evidence)
     counts, bad = _counts(sample_counts, parsed)
     engine = _engine(parsed.without(bad))
     seconds = {"parsing": perf_counter() - started}

@@ -45,8 +45,8 @@ class InProcess:
 
     @property
     def size(self) -> int:
-        """K."""
-        return self.updates.size
+        """K, of what is evidence."""
+        return self.updates.seen
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Return the evidence, and drop unusable updates."""

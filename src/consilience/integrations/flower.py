@@ -26,6 +26,7 @@ from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
 from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.names import Patterns
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -64,6 +65,9 @@ class ConsilienceStrategy(FedAvg):
                 ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
     trusted_counts  sample counts are verified, and count in full
     require     what a round must have to change the global model, as of `aggregate`
+    tensors     names or patterns of the tensors to aggregate, or with "!" of those not to, which
+                stay as they are in the global model
+    evidence    likewise, of those by which parties are judged
 
     ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
     their weighted median, unless a function of your own is given.
@@ -81,6 +85,8 @@ class ConsilienceStrategy(FedAvg):
         min_good: int | None = None,
         trusted_counts: bool = False,
         require: Require | None = None,
+        tensors: Patterns | None = None,
+        evidence: Patterns | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -94,6 +100,8 @@ class ConsilienceStrategy(FedAvg):
             log=log,
             trusted_counts=trusted_counts,
             require=require,
+            tensors=tensors,
+            evidence=evidence,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)

@@ -47,6 +47,9 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     trusted_counts  the numbers of steps are verified, and count in full
     require      what a round must have to change the model: the fields of `consilience.Require`,
                  such as {"parties": 3, "suspects": 0.3}
+    tensors      names or patterns of the tensors to aggregate, or with "!" of those not to, which
+                 stay as they are in the global model
+    evidence     likewise, of those by which clients are judged
 
     A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
     """
@@ -60,11 +63,13 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         params_type: str = "FULL",
         trusted_counts: bool = False,
         require: dict[str, float] | None = None,
+        tensors: list[str] | None = None,
+        evidence: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.method, self.minimum, self.params_type = method, minimum, params_type
         self.memory, self.record, self.trusted_counts = memory, record, trusted_counts
-        self.require = require
+        self.require, self.tensors, self.evidence = require, tensors, evidence
         self._require = None if require is None else Require(**require)
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
         self._rounds: Rounds | None = None
@@ -135,6 +140,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             log=log,
             trusted_counts=self.trusted_counts,
             require=self._require,
+            tensors=self.tensors,
+            evidence=self.evidence,
         )
 
     def _global_model(self) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from consilience.memory import Memory
 from consilience.record import Record
 from consilience.require import Require
 from consilience.text import shown, told
+from consilience.updates.names import Patterns
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
@@ -69,6 +70,7 @@ class Rounds:
                 consensus (1 for differences, minus the learning rate for gradients)
     log         where parties are named
     trusted_counts, require  as of `aggregate`; who sent nothing of use is a suspect, too
+    tensors, evidence  as of `aggregate`; tensors that are not aggregated stay as they are
     """
 
     method: str | Method = DEFAULT
@@ -84,6 +86,8 @@ class Rounds:
     last: ClosedRound | None = None
     trusted_counts: bool = False
     require: Require | None = None
+    tensors: Patterns | None = None
+    evidence: Patterns | None = None
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
@@ -183,6 +187,8 @@ class Rounds:
             counts,
             trusted_counts=self.trusted_counts,
             require=self.require,
+            tensors=self.tensors,
+            evidence=self.evidence,
         )
 
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
@@ -191,6 +197,9 @@ class Rounds:
             return value
         value = value if type(value) is dict else dict(value)  # a party's mapping may be read-only
         for name, tensor in model.items():
+            if name not in value:
+                value[name] = tensor
+                continue
             # The consensus may be of another library, if the parties' tensors are.
             sent = np.asarray(value[name])
             if self.step is None:

@@ -35,7 +35,7 @@ def observe(
     updates: Updates, random: np.random.Generator, *, exact: bool = False, tell: Tell = ignored
 ) -> tuple[Updates, Evidence]:
     """Return the evidence of a round, and the updates less those found unusable on the way."""
-    size = updates.size
+    size = updates.seen
     spans = [(0, size)] if exact else sampled_spans(size, len(updates.parties), random)
     wide = updates.wide or size <= SMALL
     with np.errstate(over="ignore", invalid="ignore"):

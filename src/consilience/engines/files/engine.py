@@ -31,6 +31,7 @@ from consilience.memory import Memory
 from consilience.passes.sampling import sampled_spans
 from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.names import Patterns
 from consilience.updates.parsing import parse
 from consilience.updates.tensors import Tensor
 from consilience.updates.trees import Path as Key
@@ -61,6 +62,8 @@ def aggregate_files(
     seed: int | None = None,
     progress: Progress | None = None,
     require: Require | None = None,
+    tensors: Patterns | None = None,
+    evidence: Patterns | None = None,
 ) -> Consensus:
     """Combine models in files into one, trusting each party as far as it deserves.
 
@@ -70,7 +73,8 @@ def aggregate_files(
             compressed, or a folder of .safetensors shards with an index.
         out: where the consensus goes: a .safetensors or .npz file, or a folder of shards. It is
             replaced as a whole at the end, or not touched. None to learn only who is trusted.
-        method, memory, exact, seed, require: as in `aggregate`.
+        method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
+            not aggregated are the centre's, and missing where there is none.
         center: the path of the previous global model, where a prior needs one.
         progress: called now and then with the step, and the bytes done and to do.
 
@@ -91,7 +95,8 @@ def aggregate_files(
         if target is not None:
             shards = _shards([base] if base and base.shards else list(sound.values()))
             output = Output(target, shards, [c.metadata for c in sound.values()])
-        engine = Files(found, base, output, Meter(progress), exact=exact)
+        parsed = _parsed(found, base, tensors, evidence)
+        engine = Files(parsed, found, base, output, Meter(progress), exact=exact)
         if output is not None:
             files.callback(output.end)
             output.begin()
@@ -149,6 +154,7 @@ class Files(InProcess):
 
     def __init__(
         self,
+        updates: Updates,
         found: Mapping[str, StoredModel | UpdateError],
         base: StoredModel | None,
         output: Output | None,
@@ -156,8 +162,11 @@ class Files(InProcess):
         *,
         exact: bool,
     ) -> None:
-        super().__init__(_parsed(found, base))
+        super().__init__(updates)
         self._checkpoints = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
+        there = {name for (name,) in updates.leaves[0]}
+        self._kept = {n: t for n, t in (base.tensors if base else {}).items() if n not in there}
+        self._layouts: dict[str, dict[str, Tensor]] = {}  # party -> tensors of an output like its
         self._output, self._meter, self._exact = output, meter, exact
         self._all = exact  # whether the evidence is now taken from all coordinates
         self.without({})
@@ -179,13 +188,13 @@ class Files(InProcess):
         if not self._all:  # which places it will be is not known here, but how many
             spans = sampled_spans(size, count, np.random.default_rng(0))
         seen = sum(stop - start for start, stop in spans)
-        return {"evidence": seen * count * width, "combination": size * width}
+        return {"evidence": seen * count * width, "combination": self.updates.size * width}
 
     @property
     def _width(self) -> int:
         """How many bytes a coordinate takes, about."""
         leaves = self.updates.leaves[0]
-        return max(1, nbytes(leaves[path] for path in self.updates.floats) // self.size)
+        return max(1, nbytes(leaves[path] for path in self.updates.floats) // self.updates.size)
 
     def tell(self, step: str) -> Callable[[int], None]:
         """Return whom to tell how many coordinates of a step are done."""
@@ -195,9 +204,15 @@ class Files(InProcess):
 
     def room(self, path: Key) -> FileArray | Nowhere:
         """Return the place of a tensor in the output."""
-        model = self.parties[self.updates.template]
-        tensors = self._checkpoints[model].tensors
         (name,) = path
+        return self._place(name)
+
+    def _place(self, name: str) -> FileArray | Nowhere:
+        model = self.parties[self.updates.template]
+        if model not in self._layouts:
+            mine, there = self._checkpoints[model].tensors, self.updates.leaves[0]
+            self._layouts[model] = {n: t for n, t in mine.items() if (n,) in there} | self._kept
+        tensors = self._layouts[model]
         if self._output is None:
             return Nowhere(tensors[name].size)
         return self._output.room(tensors, name)
@@ -209,6 +224,11 @@ class Files(InProcess):
         for path, leaf in self.updates.leaves[0].items():
             if leaf.kind != "float":
                 self.updates.elect(path, weights, self.room(path))
+        for name, tensor in self._kept.items():
+            out = self._place(name)
+            for start in range(0, tensor.size, _BLOCK):
+                stop = min(start + _BLOCK, tensor.size)
+                out[start:stop] = tensor.storage[start:stop]
         used = [self._checkpoints[party] for party in self.parties]
         for model in used:
             for file in model.files:
@@ -233,7 +253,12 @@ class Files(InProcess):
                 self.without({party: str(error)})
 
 
-def _parsed(found: Mapping[str, StoredModel | UpdateError], base: StoredModel | None) -> Updates:
+def _parsed(
+    found: Mapping[str, StoredModel | UpdateError],
+    base: StoredModel | None,
+    chosen: Patterns | None,
+    evidence: Patterns | None,
+) -> Updates:
     """Return the models as updates; by name, so that the sample, and so the consensus, does not
     depend on how a model is cut into files."""
 
@@ -243,6 +268,8 @@ def _parsed(found: Mapping[str, StoredModel | UpdateError], base: StoredModel | 
     return parse(
         {p: c if isinstance(c, UpdateError) else tensors(c) for p, c in found.items()},
         None if base is None else tensors(base),
+        chosen,
+        evidence,
     )
 
 
