@@ -86,7 +86,7 @@ def test_parties_are_judged_by_the_evidence_alone(size):
     found = cs.aggregate(updates, evidence="!bn*", seed=1)
     assert not {party for party, why in found.reasons.items() if "word alone" not in why}
     assert found.weights == pytest.approx(honest.weights, rel=0.02)
-    assert found.diagnostics["coordinates_seen"] <= size
+    assert (found.diagnostics["coordinates_seen"] < size) == (size > 3000)  # a sample did
     X = np.array([u["bn"]["mean"] for u in updates.values()])
     if not found.uncorroborated:  # else it is cut off
         wanted = np.array(list(found.weights.values())) @ X
