@@ -7,6 +7,7 @@ sees a prior; what is decided here never sees an update.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median_low
 from time import perf_counter
 from typing import Any, Protocol
@@ -20,7 +21,8 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.catalogue import Method
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.estimators.judgement import Judgement
-from consilience.evidence import Block, Evidence
+from consilience.estimators.layers import stands_out
+from consilience.evidence import Block, Evidence, Layers
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
 from consilience.passes.corroborate import Corroboration, Witnesses, corroborated
@@ -64,6 +66,11 @@ class Engine(Protocol):
 
     def look(self, places: Positions) -> Array:
         """Return the parties' coordinates at some places, in ascending order: (J, n)."""
+        ...
+
+    def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
+        """Return the distances tensor by tensor, in a sample, where that can be had; the
+        reference is a party that is not far from the others."""
         ...
 
     def combine(
@@ -156,6 +163,7 @@ class _Round:
             return self.weighed(
                 estimator, memory, sample_counts, random, exact=exact or not explained
             )
+        judgement = self._located(judgement, block, random)
         value = engine.finish(weights[:-1])
         if memory is not None:
             memory.keep(now, beliefs, relay)
@@ -172,8 +180,12 @@ class _Round:
             if engine.parties == block.parties:
                 break
         noise = np.sqrt(squares) if len(engine.parties) > 1 else np.full(1, np.nan)
-        weights, judgement = np.append(shares, 0.0), Judgement(now, Given(now=block))
+        weights, judgement = (
+            np.append(shares, 0.0),
+            Judgement(now, Given(now=block)),
+        )
         self._check(weights, judgement)
+        judgement = self._located(judgement, block, random)
         value = engine.finish(shares)
         return self._concluded(value, weights, judgement, block, noise=noise)
 
@@ -182,6 +194,17 @@ class _Round:
         engine, require = self.engine, self.require
         groups = judgement.groups if require.suspects < 1 else ()
         require.check(engine.given, _effective(weights[:-1]), engine.rejected, groups)
+
+    def _located(
+        self, judgement: Judgement, block: Block, random: np.random.Generator
+    ) -> Judgement:
+        """Have a look at single tensors where somebody stands out, to say in which."""
+        if not stands_out(block):
+            return judgement
+        started = perf_counter()
+        layers = self.engine.layers(int(np.argmin(block.typical_distances)), random)
+        self._took("evidence", started)
+        return replace(judgement, layers=layers)
 
     def _observed(self, random: np.random.Generator, *, exact: bool) -> tuple[Evidence, Block]:
         started = perf_counter()

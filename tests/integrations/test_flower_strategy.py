@@ -595,3 +595,13 @@ def test_a_pattern_that_fits_nothing_leaves_the_model_and_says_why(tmp_path: Pat
     note = Record.read(tmp_path / "run.jsonl")[0].note
     assert note is not None
     assert "no tensor is called like '!haed': found weight, bias" in note
+
+
+def test_log_and_record_say_in_which_tensor(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    bad = {**GOOD, "bias": noisy(7, scale=9.0)["bias"]}
+    chosen = strategy(record=tmp_path / "run.jsonl")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        chosen.start(federation(sends(bad), good=6), initial(), num_rounds=1)
+    said = r"[\d.]+× in bias, [\d.]+× elsewhere"
+    assert re.search(f"party 17 .*: noise .*; {said}", caplog.text)
+    assert re.search(said, Record.read(tmp_path / "run.jsonl")[0].reasons["17"])

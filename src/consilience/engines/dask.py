@@ -182,6 +182,9 @@ class Shards:
         ]
         return np.hstack(self.client.gather(futures))
 
+    def layers(self, reference: int, random: np.random.Generator) -> None:
+        """Return nothing: a shard's tensors have no names of their own."""
+
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
