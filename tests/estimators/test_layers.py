@@ -43,7 +43,7 @@ def test_one_tensor(method):
     assert list(found.reasons) == ["p3"]
     there, elsewhere = told(found.reasons["p3"])
     assert there == {"head.weight": pytest.approx(40, rel=0.15)}
-    assert elsewhere == pytest.approx(1, rel=0.1)
+    assert elsewhere == pytest.approx(1, rel=0.25)
 
 
 def test_a_small_tensor_of_a_large_model_of_which_spans_are_seen():
@@ -52,7 +52,7 @@ def test_a_small_tensor_of_a_large_model_of_which_spans_are_seen():
     found = cs.aggregate(updates)
     there, elsewhere = told(found.reasons["p3"])
     assert there == {"head.weight": pytest.approx(40, rel=0.15)}
-    assert elsewhere == pytest.approx(1, rel=0.2)
+    assert elsewhere == pytest.approx(1, rel=0.25)
 
 
 def test_several_tensors_the_noisiest_first():
@@ -81,12 +81,14 @@ def test_noise_everywhere_is_nowhere_in_particular():
 
 
 def test_nobody_is_named_who_was_not_and_chance_points_nowhere():
-    """The tensor of ten coordinates would."""
+    """A tensor of one coordinate would."""
     for seed in range(20):
         updates = sent(seed=seed)
+        for update in updates.values():
+            update["scale"] = update["head.bias"][:1]
         assert not cs.aggregate(updates).reasons
-        for name in SIZES:
-            noisier(updates, "p3", name, 10)
+        for k, name in enumerate([*SIZES, "scale"]):
+            noisier(updates, "p3", name, 4, seed=100 * seed + k)
         assert "elsewhere" not in cs.aggregate(updates).reasons["p3"], seed
 
 

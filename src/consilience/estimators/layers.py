@@ -31,11 +31,11 @@ def where(layers: Layers | None, party: str) -> str | None:
         return None
     level, typical = _levels(layers, layers.parties.index(party))
     times = _ratio(level, typical)
-    sure = times >= _REMARKABLE * (1 + _CHANCE * np.sqrt(2 / layers.counts))
-    there = sure & (times >= _ELSEWHERE * times[sure].max(initial=0.0))
+    least = times / (1 + _CHANCE * np.sqrt(2 / layers.counts))  # the rest may be chance
+    there = least >= max(_REMARKABLE, _ELSEWHERE * float(least.max()))
     rest = np.where(there, 0.0, layers.sizes)
     elsewhere = float(_ratio(rest @ level, rest @ typical))
-    if not there.any() or there.all() or elsewhere > _ELSEWHERE * times[there].min():
+    if not there.any() or there.all() or elsewhere > _ELSEWHERE * least[there].min():
         return None
     order = sorted(np.flatnonzero(there), key=lambda t: -times[t])
     said = ", ".join(f"{times[t]:.3g}× in {shown(layers.names[t])}" for t in order[:_NAMED])

@@ -27,7 +27,7 @@ _LOST = 1e-3
 _MANY = 1 << 16  # numbers here and there: so many are worth a thread
 # Of single tensors: distances in all, up to which they are told, and coordinates of each.
 _TOLD = 1 << 18
-_SPAN = 4096
+_SPAN = 512
 
 
 def ignored(_: int) -> None:
