@@ -18,7 +18,7 @@ FLOW = [
     {"trails"},
     {"storage"},
     {"memory"},
-    {"consensus", "record"},
+    {"consensus", "record", "require"},
     {"deliberation"},
     {"engines"},
     {"crowd", "report"},

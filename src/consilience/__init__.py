@@ -15,6 +15,7 @@ from consilience.errors import (
     ConsilienceError,
     MemoryFileError,
     RecordFileError,
+    RequirementError,
     TableError,
     UpdateError,
 )
@@ -39,6 +40,7 @@ from consilience.estimators.spectral import CAF, DnC
 from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.require import Require
 
 __version__ = "0.1.0"
 
@@ -68,6 +70,8 @@ __all__ = [
     "Pairwise",
     "Record",
     "RecordFileError",
+    "Require",
+    "RequirementError",
     "TableError",
     "TrimmedMean",
     "UpdateError",

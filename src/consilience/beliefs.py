@@ -134,6 +134,7 @@ class Given:
     now: Block | None = None  # this round's evidence alone, where the rest is remembered
     lasting: Lasting | None = None  # what is left of errors over rounds
     past: Past | None = None  # of the round's parties, as far as it is no longer evidence
+    trusted_counts: bool = False  # sample counts are known, no mere claims
 
 
 NOTHING = Given()

@@ -7,6 +7,7 @@ sees a prior; what is decided here never sees an update.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median_low
 from time import perf_counter
 from typing import Any, Protocol
@@ -20,10 +21,12 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.catalogue import Method
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.estimators.judgement import Judgement
-from consilience.evidence import Block, Evidence
+from consilience.estimators.layers import stands_out
+from consilience.evidence import Block, Evidence, Layers
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
 from consilience.passes.corroborate import Corroboration, Witnesses, corroborated
+from consilience.require import Require
 from consilience.text import shown
 
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
@@ -53,7 +56,7 @@ class Engine(Protocol):
 
     @property
     def size(self) -> int:
-        """K, the number of floating-point coordinates of an update."""
+        """K, the number of floating-point coordinates of an update that are evidence."""
         ...
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
@@ -63,6 +66,11 @@ class Engine(Protocol):
 
     def look(self, places: Positions) -> Array:
         """Return the parties' coordinates at some places, in ascending order: (J, n)."""
+        ...
+
+    def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
+        """Return the distances tensor by tensor, in a sample, where that can be had; the
+        reference is a party that is not far from the others."""
         ...
 
     def combine(
@@ -94,13 +102,17 @@ def deliberate(
     exact: bool = False,
     seed: int | None = None,
     seconds: Mapping[str, float] | None = None,
+    trusted_counts: bool = False,
+    require: Require | None = None,
 ) -> Consensus:
     """Return the consensus of an engine's updates; a memory is brought up to date.
 
-    ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before.
+    ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before;
+    ``trusted_counts``: sample counts are known, no mere claims; ``require``: what the round must
+    have to count. If it does not, nothing is formed or remembered.
     """
     random = np.random.default_rng(seed)
-    round = _Round(engine, dict(seconds or {}))
+    round = _Round(engine, dict(seconds or {}), trusted_counts, require or Require())
     if isinstance(method, TrimmedMean):
         return round.reduced(method, random, exact=exact)
     return round.weighed(method, memory, sample_counts, random, exact=exact)
@@ -109,8 +121,11 @@ def deliberate(
 class _Round:
     """One round, on its way from updates to a consensus."""
 
-    def __init__(self, engine: Engine, seconds: dict[str, float]) -> None:
+    def __init__(
+        self, engine: Engine, seconds: dict[str, float], trusted_counts: bool, require: Require
+    ) -> None:
         self.engine, self.seconds = engine, seconds
+        self.trusted_counts, self.require = trusted_counts, require
 
     def weighed(
         self,
@@ -134,11 +149,13 @@ class _Round:
         with one_thread():
             lasting = None if relay is None else relay.used.evidence(len(block.parties))
             counts = _counts_of(engine.parties, sample_counts)
-            given = Given(counts, known, block, lasting, past)
+            given = Given(counts, known, block, lasting, past, self.trusted_counts)
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
         weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
         weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
         weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
+        judgement = Judgement(evidence, given, beliefs)
+        self._check(weights, judgement)
         self._took("inference", started)
         alone = self._combined(block, weights, witnesses, random)
         if alone is None:
@@ -146,12 +163,11 @@ class _Round:
             return self.weighed(
                 estimator, memory, sample_counts, random, exact=exact or not explained
             )
+        judgement = self._located(judgement, block, random)
         value = engine.finish(weights[:-1])
         if memory is not None:
             memory.keep(now, beliefs, relay)
-        return self._concluded(
-            value, weights, Judgement(evidence, given, beliefs), block, beliefs=beliefs, alone=alone
-        )
+        return self._concluded(value, weights, judgement, block, beliefs=beliefs, alone=alone)
 
     def reduced(self, rule: TrimmedMean, random: np.random.Generator, *, exact: bool) -> Consensus:
         """Apply a coordinate-wise rule; the evidence is for the reasons alone."""
@@ -164,9 +180,31 @@ class _Round:
             if engine.parties == block.parties:
                 break
         noise = np.sqrt(squares) if len(engine.parties) > 1 else np.full(1, np.nan)
+        weights, judgement = (
+            np.append(shares, 0.0),
+            Judgement(now, Given(now=block)),
+        )
+        self._check(weights, judgement)
+        judgement = self._located(judgement, block, random)
         value = engine.finish(shares)
-        judgement = Judgement(now, Given(now=block))
-        return self._concluded(value, np.append(shares, 0.0), judgement, block, noise=noise)
+        return self._concluded(value, weights, judgement, block, noise=noise)
+
+    def _check(self, weights: Vector, judgement: Judgement) -> None:
+        """Raise if the round does not have what it must have to count."""
+        engine, require = self.engine, self.require
+        groups = judgement.groups if require.suspects < 1 else ()
+        require.check(engine.given, _effective(weights[:-1]), engine.rejected, groups)
+
+    def _located(
+        self, judgement: Judgement, block: Block, random: np.random.Generator
+    ) -> Judgement:
+        """Have a look at single tensors where somebody stands out, to say in which."""
+        if not stands_out(block):
+            return judgement
+        started = perf_counter()
+        layers = self.engine.layers(int(np.argmin(block.typical_distances)), random)
+        self._took("evidence", started)
+        return replace(judgement, layers=layers)
 
     def _observed(self, random: np.random.Generator, *, exact: bool) -> tuple[Evidence, Block]:
         started = perf_counter()

@@ -15,6 +15,14 @@ class UpdateError(ConsilienceError):
         self.rejected = dict(rejected or {})  # party -> reason, where the error is of parties
 
 
+class RequirementError(ConsilienceError):
+    """A round does not have what it must have to count (see `Require`): nothing was changed."""
+
+    def __init__(self, message: str, rejected: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.rejected = dict(rejected or {})  # party -> reason
+
+
 class MemoryFileError(ConsilienceError):
     """A file is not a memory this version can read. The file is left as it is."""
 

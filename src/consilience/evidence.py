@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from consilience.arrays import Matrix, Positions, Vector
+from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.updates.tensors import LARGEST
 
 # Of a squared distance.
@@ -164,6 +164,16 @@ class Block:
         mine, theirs = self.count / total, other.count / total
         distances = mine * self.distances + theirs * other.ordered(self.parties).distances
         return Block(self.parties, distances, total)
+
+
+class Layers(NamedTuple):
+    """The distances of a round's parties, tensor by tensor: for people, no method sees them."""
+
+    names: tuple[str, ...]
+    parties: tuple[str, ...]
+    distances: Array  # (T, J, J): mean squared
+    counts: Vector  # (T,): coordinates seen
+    sizes: Vector  # (T,): coordinates there are
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,6 +162,35 @@ def test_parties_that_move_together_are_one_group(here: Path):
     }
 
 
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (["--least-parties", "6"], "4.99 effective parties, expected 6 at least"),
+        (["--most-suspects", "0.1"], "1 of 7 parties are rejected or move together (broken"),
+    ],
+)
+def test_what_does_not_count_is_not_merged(here: Path, asked, reason):
+    poison(here)
+    before = sorted(os.listdir())
+    code, _, said = run("*.safetensors", "-o", "out.npz", "--memory", "m.npz", *asked)
+    assert code == 2
+    assert reason in said
+    assert sorted(os.listdir()) == before
+
+
+def test_some_tensors_are_merged_and_some_judged_by(here: Path):
+    for j, model in enumerate(versions()):
+        head = np.full(j + 1, np.nan, np.float32)
+        save_file({**model, "head": head, "bn": np.full(3, 99.0 * j)}, f"good{j}.safetensors")
+    words = ["good*.safetensors", "-o", "out.npz", "--tensors", "!head", "--evidence", "!bn"]
+    code, said, _ = run(*words)
+    assert code == 0, said
+    assert set(np.load("out.npz")) == {"w", "n", "bn"}
+    code, _, said = run(*words, "--force", "--tensors", "!haed")
+    assert code == 2
+    assert "no tensor is called like '!haed'" in said
+
+
 def test_a_dry_run_writes_no_model(here: Path):
     poison(here)
     words = ["*.safetensors", "--dry-run", "--memory", "m.npz", "--record", "r.jsonl"]
@@ -217,6 +246,7 @@ def test_memory_record_and_report(here: Path):
         (["good0.safetensors", "-o", "x.npz", "--memory", "good1.safetensors"], "not a readable"),
         (["good0.safetensors", "-o", "x.npz", "--record", "good1.safetensors"], "not a record"),
         (["good0.safetensors", "-o", "x.npz", "--report", "good1.safetensors"], "an .html file"),
+        (["good?.safetensors", "-o", "x.npz", "--most-suspects", "2"], "a share from 0 to 1"),
     ],
 )
 def test_mistakes_are_told_and_change_nothing(here: Path, words, reason):

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import consilience as cs
+from consilience.lab.studies import hospitals
 
 
 class Refusing:
@@ -78,3 +79,61 @@ def test_counts_at_the_ends_of_the_range(method, counts):
     found = cs.aggregate(sent(4), method, sample_counts=counts)
     assert not found.rejected
     assert np.isfinite(found.value).all()
+
+
+@pytest.mark.parametrize("counts", [[1.7e308] * 4, [5e-324, 1, 1e3, 1.7e308]], ids=str)
+def test_trusted_counts_at_the_ends_of_the_range(counts):
+    found = cs.aggregate(sent(4), sample_counts=counts, trusted_counts=True)
+    assert np.isfinite(found.value).all()
+    assert max(found.weights.values()) <= 0.5 + 1e-12
+
+
+@pytest.mark.parametrize("factor", [1000, -1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_hospital_cannot_move_a_large_federation(seed, factor):
+    """KatherLab/MediSwarm #566: 0.6 % of the data, times a thousand; norm clipping: 0.04 there."""
+    errors = hospitals.errors(seed, 7, factor)
+    assert errors["weighted mean"] > 5
+    assert errors["pairwise, trusted counts"] < 0.015 < errors["pairwise"]
+    if factor < 0:  # clipping undoes a mere scale
+        assert errors["pairwise, trusted counts"] < errors["norm clipped"]
+
+
+def test_a_large_hospital_cannot_either():
+    errors = hospitals.errors(0, 0, -1000)
+    assert errors["norm clipped"] > 1
+    assert errors["pairwise, trusted counts"] < 1.05 * errors["weighted mean of the others"]
+
+
+@pytest.mark.parametrize("method", ["pairwise", "mean"])
+@pytest.mark.parametrize("drift", [0.0, 0.3, 1.0])
+def test_sites_weigh_by_known_samples_and_nobody_is_blamed_for_few(monkeypatch, method, drift):
+    monkeypatch.setattr(hospitals, "DRIFT", drift)
+    X, counts = hospitals.honest(1), hospitals.SAMPLES
+    found = cs.aggregate(X, method, sample_counts=counts, trusted_counts=True)
+    assert found.reasons == {}
+    shares = counts / counts.sum()
+    assert np.abs(np.array(list(found.weights.values())) - shares).max() < 0.035
+    if drift < 1:
+        assert cs.aggregate(
+            X, method, sample_counts=counts
+        ).reasons  # a mere claim explains nothing
+
+
+def test_large_sites_that_agree_are_no_copies():
+    """With slack, a pair nearer than typical is taken for one voice, unless samples explain it."""
+    counts = np.array([9e4, 9e4, *[1e3] * 8])
+    random = np.random.default_rng(0)
+    X = random.standard_normal((10, 5000)) * (1e3 / counts[:, None]) ** 0.5
+    method = cs.Pairwise(slack=3.0)
+    assert cs.aggregate(X, method, sample_counts=counts).groups
+    found = cs.aggregate(X, method, sample_counts=counts, trusted_counts=True)
+    assert not found.groups
+    assert found.weights["0"] == pytest.approx(90 / 188, rel=0.02)
+
+
+def test_trusted_counts_change_nothing_where_there_are_none():
+    X = sent(6)
+    for counts in (None, [7] * 6):
+        found = cs.aggregate(X, sample_counts=counts, trusted_counts=True)
+        assert found.weights == pytest.approx(cs.aggregate(X).weights, rel=0.05)

@@ -2,7 +2,9 @@
 
 import datetime
 import ipaddress
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from consilience.integrations.checkpoint import Checkpoint, latest
-from consilience.record import Record
+from consilience.record import Record, RecordedRound
 from deployment import Deployment, deployed, wait
 
 APP = Path(__file__).parent.parent / "flower_app"
@@ -68,6 +70,37 @@ def test_poison_garbage_a_killed_server_and_a_killed_node(tmp_path: Path):
     assert found.memory.noise[node[3]] > 10 * found.memory.noise[node[0]]
     assert f"Going on after round {before.round} of {last}" in log
     assert f"party {node[3]} (weight" in log
+
+
+@pytest.mark.integration
+def test_what_a_federation_can_ask_for(tmp_path: Path):
+    """One deployment, two runs of one round."""
+    with deployed(tmp_path, APP) as flower:
+        flower.superlink()
+        for party in range(4):
+            flower.supernode(party)
+
+        def ran(name: str, behaviour: str, **strategy: Any) -> tuple[Checkpoint, RecordedRound]:
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / "strategy.json").write_text(json.dumps(strategy))
+            flower.run(rounds=1, behaviour=behaviour, folder=str(folder)).finished()
+            found = latest(folder / "checkpoint")
+            assert found is not None
+            return found, Record.read(folder / "record.jsonl")[-1]
+
+        asked = {"trusted_counts": True, "tensors": "!bias", "evidence": ["weight"]}
+        found, round = ran("counts", ",,few,few-scaled", **asked)
+        assert float(np.abs(found.model["weight"] - 1.5).max()) < 0.6
+        assert not found.model["bias"].any()
+        assert round.weights["2"] == pytest.approx(round.weights["0"] / 10, rel=0.25)
+        assert list(round.reasons) == ["3"]
+        assert round.weights["3"] < 1e-5
+
+        found, round = ran("require", ",,,misshapen", require={"suspects": 0.2})
+        assert all(not values.any() for values in found.model.values())
+        assert round.note is not None
+        assert "1 of 4 parties are rejected" in round.note
 
 
 @pytest.mark.integration

@@ -12,12 +12,14 @@ from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
+    Context,
     Error,
     Message,
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp.strategy import FedAvg
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 import consilience as cs
@@ -361,6 +363,24 @@ def test_driven_by_hand_as_fedavg_is():
     assert metrics["good-replies"] == 4
 
 
+def by_hand(*contents: Any) -> list[Message]:
+    """Replies as Flower's own tests make them: to messages never sent, all of one node."""
+    return [Message(one, reply_to=Message(RecordDict(), 123, "train")) for one in contents]
+
+
+def test_replies_that_no_round_asked_for_are_aggregated():
+    bad = [content({**GOOD, "bias": np.full(20, np.nan)}), Error(2, "ValueError: no data")]
+    chosen = strategy(fraction_evaluate=1.0)
+    found, metrics = chosen.aggregate_train(
+        1, by_hand(*(content(noisy(seed)) for seed in range(4)), *bad)
+    )
+    assert distance(found) < 0.5
+    assert (metrics["good-replies"], metrics["rejected-replies"]) == (4, 2)
+    assert set(chosen.reasons) == {"123-5", "123-6"}
+    losses = [RecordDict({"m": MetricRecord({"loss": loss})}) for loss in (0.1, 0.2, 0.9)]
+    assert chosen.aggregate_evaluate(1, by_hand(*losses))["loss"] == 0.2
+
+
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path):
     settings = {"checkpoint": tmp_path / "run", "record": tmp_path / "run.jsonl"}
     bad = sends(noisy(7, about=-3.0)), sends({})
@@ -450,3 +470,138 @@ def test_nobody_was_asked_but_all_are_dead():
     result = strategy().start(grid, initial(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["rejected-replies"] == 2
     assert float(np.abs(result.arrays["weight"].numpy()).max()) == 0
+
+
+@pytest.mark.parametrize("lone", [0, 500])
+def test_clients_that_do_not_count_are_not_rejected(lone: int):
+    """Nor can one that names a count cost all the others theirs."""
+    parties = {n: sends(noisy(n), 0) for n in range(4)}
+    grid = LocalGrid({**parties, 9: sends(noisy(9), lone)})
+    result = strategy().start(grid, initial(), num_rounds=1)
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["good-replies"], metrics["rejected-replies"]) == (5, 0)
+    assert metrics["weight/9"] == pytest.approx(0.2, rel=0.1)
+
+
+def test_trusted_counts():
+    counts = {0: 1000, 1: 1000, 2: 100, 3: 10}
+    grid = LocalGrid({n: sends(noisy(n), count) for n, count in counts.items()})
+    metrics = strategy(trusted_counts=True).start(grid, initial(), num_rounds=1)
+    found = metrics.train_metrics_clientapp[1]
+    assert found["weight/0"] / found["weight/3"] == pytest.approx(100, rel=0.1)
+    claimed = strategy().start(grid, initial(), num_rounds=1).train_metrics_clientapp[1]
+    assert claimed["weight/0"] / claimed["weight/3"] == pytest.approx(4, rel=0.1)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_round_that_does_not_count_leaves_the_model(stays: bool, tmp_path: Path):
+    """Unreadable and missing replies are suspects as much as those found out later."""
+    silent, nan = Party(lambda m: None), sends({**GOOD, "bias": np.full(20, np.nan)})
+    chosen = strategy(
+        require=cs.Require(suspects=0.3 if stays else 0.4),
+        record=tmp_path / "run.jsonl",
+        checkpoint=tmp_path / "kept",
+    )
+    result = chosen.start(federation(silent, nan), initial(), num_rounds=2)
+    assert (distance(result.arrays) > 2.9) == stays
+    assert result.train_metrics_clientapp[2]["model-changed"] == int(not stays)
+    assert chosen.memory.rounds == (0 if stays else 2)
+    last = Record.read(tmp_path / "run.jsonl")[-1]
+    assert set(last.rejected) == {"15", "16"}
+    if stays:
+        expected = "2 of 6 parties are rejected or move together (16, 15), expected 30 % at most"
+        assert last.note is not None
+        assert sorted(last.note) == sorted(expected)  # in either order
+    else:
+        assert last.note is None
+
+
+def dp(strategy: ConsilienceStrategy, clients: int) -> DifferentialPrivacyServerSideFixedClipping:
+    return DifferentialPrivacyServerSideFixedClipping(
+        strategy, noise_multiplier=0.1, clipping_norm=100.0, num_sampled_clients=clients
+    )
+
+
+def test_within_a_privacy_wrapper_a_poisoner_is_named_and_a_warning_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    grid = federation(sends(noisy(0, about=-2.0)))
+    chosen = strategy(checkpoint=tmp_path / "kept")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = dp(chosen, 5).start(grid, initial(), num_rounds=2)
+    added = 0.1 * 100.0 / 5  # deviation of the wrapper's noise
+    assert distance(result.arrays) < 0.5 + 5 * added
+    assert "15" in chosen.reasons
+    assert caplog.text.count("if it adds noise for differential privacy, too little of it") == 1
+    assert caplog.text.count("no checkpoint is taken up") == 1
+
+
+def test_a_plain_mean_within_a_privacy_wrapper_is_what_it_assumes(
+    caplog: pytest.LogCaptureFixture,
+):
+    chosen = strategy(method="mean", weighted_by_key=None)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        dp(chosen, 4).start(federation(), initial(), num_rounds=1)
+        strategy().start(federation(), initial(), num_rounds=1)
+    assert "differential privacy" not in caplog.text
+    assert chosen.consensus is not None
+    assert set(chosen.consensus.weights.values()) == {0.25}
+
+
+def test_with_local_privacy_parties_are_judged_by_what_is_left():
+    """Whatever is made of updates that are private already is as private as they are."""
+    mod = LocalDpMod(clipping_norm=100.0, sensitivity=0.1, epsilon=1.0, delta=1e-3)  # noise 0.38
+
+    def private(party: Party) -> Party:
+        def answer(message: Message) -> RecordDict:
+            def inner(asked: Message, _: Any) -> Message:
+                return Message(party.answer(asked), reply_to=asked)
+
+            found: RecordDict = mod(message, Context(1, 1, {}, RecordDict(), {}), inner).content
+            return found
+
+        return Party(answer)
+
+    parties = [*(honest(seed) for seed in range(6)), sends(noisy(0, about=-2.0))]
+    chosen = strategy()
+    result = chosen.start(
+        LocalGrid({n: private(party) for n, party in enumerate(parties, 11)}), initial(), 2
+    )
+    assert distance(result.arrays) < 1.0
+    assert list(chosen.reasons) == ["17"]
+    assert chosen.consensus is not None
+    assert chosen.consensus.noise["11"] == pytest.approx(0.39, rel=0.1)
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_layers_that_stay_local(step: float | None, tmp_path: Path):
+    """A party may send another head, or none; the global one stays as it is."""
+    start = arrays({**{n: np.zeros(s, "f4") for n, s in SHAPES.items()}, "head": np.ones(3, "f4")})
+    parties = {n: sends({**noisy(n), "head": np.full(n, np.nan, "f4")}) for n in range(3)}
+    chosen = strategy(tensors=["!head"], evidence="weight", step=step, checkpoint=tmp_path)
+    result = chosen.start(LocalGrid({**parties, 3: sends(noisy(3))}), start, num_rounds=2)
+    assert not chosen.reasons
+    np.testing.assert_array_equal(result.arrays["head"].numpy(), np.ones(3, "f4"))
+    moved = 3.0 if step is None else 6.0
+    assert float(np.abs(result.arrays["weight"].numpy() - moved).max()) < 0.6
+    found = chosen.start(LocalGrid(parties), start, num_rounds=3)  # and from the checkpoint
+    np.testing.assert_array_equal(found.arrays["head"].numpy(), np.ones(3, "f4"))
+
+
+def test_a_pattern_that_fits_nothing_leaves_the_model_and_says_why(tmp_path: Path):
+    chosen = strategy(tensors="!haed", record=tmp_path / "run.jsonl")
+    result = chosen.start(federation(), initial(), num_rounds=1)
+    assert float(np.abs(result.arrays["weight"].numpy()).max()) == 0
+    note = Record.read(tmp_path / "run.jsonl")[0].note
+    assert note is not None
+    assert "no tensor is called like '!haed': found weight, bias" in note
+
+
+def test_log_and_record_say_in_which_tensor(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    bad = {**GOOD, "bias": noisy(7, scale=9.0)["bias"]}
+    chosen = strategy(record=tmp_path / "run.jsonl")
+    with caplog.at_level(logging.WARNING, "flwr"):
+        chosen.start(federation(sends(bad), good=6), initial(), num_rounds=1)
+    said = r"[\d.]+× in bias, [\d.]+× elsewhere"
+    assert re.search(f"party 17 .*: noise .*; {said}", caplog.text)
+    assert re.search(said, Record.read(tmp_path / "run.jsonl")[0].reasons["17"])

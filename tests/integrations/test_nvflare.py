@@ -1,5 +1,6 @@
 """The aggregator with FLARE's own models, and once in FLARE's simulator."""
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from consilience.integrations.nvflare import ConsilienceAggregator
 from consilience.record import Record
 
 JOB = Path(__file__).parents[2] / "examples" / "nvflare" / "job.py"
+JOBS = Path(__file__).parents[1] / "flare_app.py"
 
 
 def weights(seed: int, about: float = 3.0) -> dict[str, Any]:
@@ -136,6 +138,52 @@ def test_memory_is_kept_over_rounds_and_jobs(tmp_path: Path):
             assert cs.Memory.load(kept).rounds == 2 * job + round + 1
 
 
+@pytest.mark.parametrize("lone", [0, 500])
+def test_clients_that_count_no_steps_are_not_rejected(lone: int, tmp_path: Path):
+    found = aggregator(ZERO, record=str(tmp_path / "run.jsonl"))
+    steps = [0, 0, 0, lone]
+    results = [
+        sent(f"site-{j}", weights(j), meta={"NUM_STEPS_CURRENT_ROUND": count})
+        for j, count in enumerate(steps)
+    ]
+    answer(found, ZERO, *results)
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert not only.rejected
+    assert only.weights["site-3"] == pytest.approx(0.25, rel=0.1)
+
+
+def test_trusted_counts(tmp_path: Path):
+    found = aggregator(ZERO, record=str(tmp_path / "run.jsonl"), trusted_counts=True)
+    results = [
+        sent(f"site-{j}", weights(j), meta={"NUM_STEPS_CURRENT_ROUND": 10 ** (3 - j // 2)})
+        for j in range(6)
+    ]
+    answer(found, ZERO, *results)
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert only.weights["site-0"] / only.weights["site-5"] == pytest.approx(100, rel=0.1)
+
+
+def test_a_round_that_does_not_count_leaves_the_model(tmp_path: Path):
+    require = {"parties": 3.5}
+    found = aggregator(ZERO, record=str(tmp_path / "run.jsonl"), require=require)
+    few = [*GOOD[:3], sent("eve", weights(9, about=-30.0))]
+    assert answer(found, ZERO, *few)["w"].max() == 0
+    at(found, ZERO, 1)
+    assert float(np.abs(answer(found, ZERO, *GOOD)["w"] - 3).max()) < 0.5
+    notes = [r.note for r in Record.read(tmp_path / "run.jsonl")]
+    assert "effective parties, expected 3.5 at least" in notes[0]
+    assert notes[1] is None
+
+
+def test_layers_that_stay_local():
+    start = {**ZERO, "head": np.ones(3, np.float32)}
+    found = aggregator(start, tensors=["!head"], evidence=["w"])
+    own = [sent(f"site-{j}", {**weights(j), "head": np.zeros(j)}) for j in range(4)]
+    after = answer(found, start, *own)
+    assert float(np.abs(after["w"] - 3).max()) < 0.5
+    np.testing.assert_array_equal(after["head"], np.ones(3, np.float32))
+
+
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -155,3 +203,23 @@ def test_the_example_in_flares_simulator(tmp_path: Path):
         assert set(found.parties) == {"site-1", "site-2"}
         assert "holds nan" in found.rejected["site-3"]
     assert cs.Memory.load(tmp_path / "memory.npz").rounds == 2
+
+
+@pytest.mark.integration
+def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
+    settings = {"trusted_counts": True, "require": {"suspects": 0.2}, "evidence": ["numpy*"]}
+    done = subprocess.run(
+        [sys.executable, JOBS, tmp_path, json.dumps(settings)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = Record.read(tmp_path / "run.jsonl")
+    assert first.note is not None
+    assert "1 of 4 parties are rejected or move together (site-4)" in first.note
+    assert "has shape (4999,)" in first.rejected["site-4"]
+    assert second.note is None
+    assert second.weights["site-4"] == pytest.approx(0.01 * second.weights["site-1"], rel=0.2)

@@ -89,6 +89,19 @@ def merge(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    least_parties: Annotated[
+        float, typer.Option(help="Merge nothing on fewer effective parties than this.")
+    ] = 0.0,
+    most_suspects: Annotated[
+        float, typer.Option(help="Nor with more of them, as a share, rejected or in groups.")
+    ] = 1.0,
+    tensors: Annotated[
+        list[str] | None,
+        typer.Option(help="Merge tensors called like this alone, or with '!' all but these."),
+    ] = None,
+    evidence: Annotated[
+        list[str] | None, typer.Option(help="Judge by tensors called like this alone, or not.")
+    ] = None,
 ) -> None:
     """Merge versions of a model that come from parties nobody can vouch for.
 
@@ -100,7 +113,22 @@ def merge(
     try:
         from consilience.cli.merge import Merge, to_json, to_table
 
-        asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
+        require = consilience.Require(least_parties, most_suspects)
+        asked = Merge(
+            models,
+            output,
+            base,
+            method,
+            memory,
+            exact,
+            record,
+            report,
+            dry_run,
+            force,
+            require,
+            tensors or None,
+            evidence or None,
+        )
         consensus, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None

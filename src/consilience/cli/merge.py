@@ -35,6 +35,7 @@ from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.report.page import write as write_page
+from consilience.require import Require
 from consilience.text import measured, shown
 
 _REASON = 400  # characters
@@ -54,6 +55,9 @@ class Merge:
     report: Path | None
     dry_run: bool
     force: bool
+    require: Require
+    tensors: Sequence[str] | None
+    evidence: Sequence[str] | None
 
     def run(self, console: Console) -> tuple[Consensus, list[str]]:
         """Merge, then keep what was learnt; return also what of that could not be kept.
@@ -73,6 +77,9 @@ class Merge:
                 self.base,
                 exact=self.exact,
                 progress=progress,
+                require=self.require,
+                tensors=self.tensors,
+                evidence=self.evidence,
             )
         return consensus, [str(error) for error in self._keep(consensus, memory)]
 

@@ -18,7 +18,9 @@ from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.names import Patterns
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates
 
@@ -35,6 +37,10 @@ def aggregate(
     exact: bool = False,
     seed: int | None = None,
     record: Record | str | os.PathLike[str] | None = None,
+    trusted_counts: bool = False,
+    require: Require | None = None,
+    tensors: Patterns | None = None,
+    evidence: Patterns | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -53,16 +59,34 @@ def aggregate(
         seed: makes a sample of coordinates the same one each time. Without it the sample is drawn
             from the system's randomness, so that nobody can hide beside it.
         record: the run's record, or its file, to add this round to (see docs/record.md).
+        trusted_counts: sample counts are verified: ``pairwise`` weighs by them in full, and allows
+            a party the noise that few samples explain. Its pull stays bounded.
+        require: what the round must have to count; if it does not, `RequirementError` says why,
+            and nothing is remembered.
+        tensors: names, or patterns as of a shell, of the tensors to aggregate; with "!" before
+            them, of those not to, such as "!head.*". The others are not looked at, and not in the
+            value. All, if not given.
+        evidence: likewise, of the tensors by which parties are judged.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
     chosen = resolve(method)
     started = perf_counter()
-    parsed = parse(updates, center)
+    parsed = parse(updates, center, tensors, evidence)
     counts, bad = _counts(sample_counts, parsed)
     engine = _engine(parsed.without(bad))
     seconds = {"parsing": perf_counter() - started}
-    consensus = deliberate(engine, chosen, memory, counts, exact=exact, seed=seed, seconds=seconds)
+    consensus = deliberate(
+        engine,
+        chosen,
+        memory,
+        counts,
+        exact=exact,
+        seed=seed,
+        seconds=seconds,
+        trusted_counts=trusted_counts,
+        require=require,
+    )
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     if record is not None:
         _write_down(consensus, record)

@@ -33,6 +33,7 @@ from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
 from consilience.passes.corroborate import Witnesses
+from consilience.require import Require
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates, nobody_left
 
@@ -181,6 +182,9 @@ class Shards:
         ]
         return np.hstack(self.client.gather(futures))
 
+    def layers(self, reference: int, random: np.random.Generator) -> None:
+        """Return nothing: a shard's tensors have no names of their own."""
+
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
@@ -223,13 +227,14 @@ def aggregate_shards(
     exact: bool = False,
     seed: int | None = None,
     save: Save | None = None,
+    require: Require | None = None,
 ) -> Consensus:
     """Aggregate updates whose parameters are spread over the workers of a Dask client.
 
     Args:
         client: a ``dask.distributed.Client``.
         shards: functions, one for each shard, that load {party: update} where they run.
-        method, memory, exact, seed: as in `aggregate`.
+        method, memory, exact, seed, require: as in `aggregate`.
         centers: functions that load the same shards of the previous global model.
         save: called on the worker with the number of the shard and its part of the consensus; what
             it returns (a path, say) takes the part's place in ``value``.
@@ -247,7 +252,7 @@ def aggregate_shards(
         for load, center in zip(shards, around, strict=True)
     ]
     engine = Shards(client, loaded, save=save)
-    consensus = deliberate(engine, chosen, memory, exact=exact, seed=seed)
+    consensus = deliberate(engine, chosen, memory, exact=exact, seed=seed, require=require)
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     return consensus
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from consilience.arrays import Array, Positions, Vector
 from consilience.estimators.coordinatewise import TrimmedMean
-from consilience.evidence import Evidence
+from consilience.evidence import Evidence, Layers
 from consilience.passes.combine import combine, reduce
 from consilience.passes.corroborate import Witnesses
-from consilience.passes.observe import ignored, look, observe, screened
+from consilience.passes.observe import by_tensor, ignored, look, observe, screened
 from consilience.updates.tensors import Storage
 from consilience.updates.trees import Path
 from consilience.updates.usable import Updates
@@ -45,8 +45,8 @@ class InProcess:
 
     @property
     def size(self) -> int:
-        """K."""
-        return self.updates.size
+        """K, of what is evidence."""
+        return self.updates.seen
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Return the evidence, and drop unusable updates."""
@@ -57,6 +57,10 @@ class InProcess:
     def look(self, places: Positions) -> Array:
         """Return the parties' coordinates at some places."""
         return look(self.updates, places)
+
+    def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
+        """Return the distances tensor by tensor, in a sample."""
+        return by_tensor(self.updates, reference, random)
 
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from consilience.beliefs import NOTHING, Beliefs, Given
+from consilience.estimators.layers import where
 from consilience.estimators.pairwise import Pairwise
-from consilience.evidence import Evidence
+from consilience.evidence import Evidence, Layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class Judgement:
     evidence: Evidence  # with what was remembered
     given: Given = NOTHING
     told: Beliefs | None = None  # by the method in use
+    layers: Layers | None = None  # the round's distances, tensor by tensor
 
     @cached_property
     def _read(self) -> Beliefs:
@@ -46,8 +48,15 @@ class Judgement:
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why each party stands out that does."""
-        return self._read.reasons or {}
+        """Why each party stands out that does, and in which tensors if that is not everywhere."""
+        return self._reasons
+
+    @cached_property
+    def _reasons(self) -> dict[str, str]:
+        found = self._read.reasons or {}
+        return {
+            p: "; ".join(filter(None, (why, where(self.layers, p)))) for p, why in found.items()
+        }
 
     @property
     def compared(self) -> int:

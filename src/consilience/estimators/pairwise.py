@@ -62,6 +62,7 @@ from consilience.estimators.sharing import agreement, chance, common_level
 from consilience.estimators.weighing import (
     bounded,
     claims,
+    fewness,
     heaviest,
     shorth,
     trust,
@@ -258,7 +259,7 @@ class Pairwise:
             past = None  # all averages are equal
         views = [
             self._weighed(evidence, given, past, share, seen)
-            for share, seen in self._explanations(evidence, past)
+            for share, seen in self._explanations(evidence, given, past)
         ]
         seen, parties = views[0].seen, evidence.parties
         said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
@@ -286,7 +287,7 @@ class Pairwise:
         )
 
     def _explanations(
-        self, evidence: Evidence, past: Lasting | None
+        self, evidence: Evidence, given: Given, past: Lasting | None
     ) -> list[tuple[float, _Reading]]:
         """Return what explains the distances about as well as anything, the best first, with the
         share in which each is heard.
@@ -294,11 +295,11 @@ class Pairwise:
         Where a large group is in league, it may be the group that is right, and others in league.
         That is heard the less, the more pairs misfit, and not from one party's pairs on.
         """
-        most = self.most_slack_after(past)
-        found = [(0.0, self._read(evidence, self.slack, most))]
+        most, known = self.most_slack_after(past), self._samples(evidence, given)[1]
+        found = [(0.0, self._read(evidence, known, self.slack, most))]
         least = found[0][1].end.objective
         for camp in self._camps(found[0][1]):
-            other = self._read(evidence, self.slack, most, camp)
+            other = self._read(evidence, known, self.slack, most, camp)
             if self._camps(other):  # else the others are merely noisy
                 one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
                 found.append(((other.end.objective - least) / one, other))
@@ -321,18 +322,19 @@ class Pairwise:
         seen: _Reading,
     ) -> _View:
         """Return the weights that follow from an explanation, times the share it is heard in."""
-        shared = seen.shared
-        relative = with_past(seen.levels / seen.typical, evidence, given.past)
-        trusted = self._trust(relative, seen)
+        shared, (counts, known) = seen.shared, self._samples(evidence, given)
+        relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
+        trusted = self._trust(relative, seen, quiet=not given.trusted_counts)
         camp = None if share == 1 else heaviest(votes(shared, self.vote_power) * trusted)
         if past is not None:
             there = [evidence.parties.index(party) for party in past.block.parties]
             at = np.ix_(there, there)
             quiet = None if camp is None else np.flatnonzero(camp[there])
-            lasting = self._read(Evidence((past.block,)), seen.slack, seen.slack, quiet)
+            left = Evidence((past.block,))
+            lasting = self._read(left, known[there], seen.slack, seen.slack, quiet)
             shared[at] = np.maximum(shared[at], lasting.shared)
             trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting)
-        trusted *= claims(evidence.parties, given.sample_counts, self.most_claimed)
+        trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1
         for members in evidence.members:
             mine = shared if alone else shared[np.ix_(members, members)]
@@ -346,10 +348,11 @@ class Pairwise:
         """Return each block's weights, none too heavy nor, in this very round, too loud; and the
         lengths of this round's parties, over the typical one."""
         weights, lengths, now = [], np.ones(len(evidence.parties)), given.now
+        known = self._samples(evidence, given)[1]
         for w, block, members in zip(said, evidence.blocks, evidence.members, strict=True):
             if now is not None and set(now.parties) == set(block.parties):
                 here = steadied(now.ordered(block.parties))
-                w, lengths[members] = bounded(w, here, self.longest)
+                w, lengths[members] = bounded(w, here, self.longest, known[members])
             w = at_most_half(w)
             weights.append(w / w.sum())
         return tuple(weights), lengths
@@ -370,10 +373,28 @@ class Pairwise:
         noise, lengths = np.sqrt(squares)
         return explain(evidence.parties, groups, noise, lengths, self.remarkable, self.longest)
 
-    def _trust(self, relative: Vector, seen: _Reading) -> Vector:
-        """Return the trust in parties whose levels, relative to the typical one, are these."""
+    def _samples(self, evidence: Evidence, given: Given) -> tuple[Vector, Vector]:
+        """Return each party's samples over those of the typical one: as they count, and as they
+        are known to be."""
+        most = _MUCH if given.trusted_counts else self.most_claimed
+        counts = claims(evidence.parties, given.sample_counts, most)
+        return counts, counts if given.trusted_counts else np.ones(len(counts))
+
+    def _quietest(self, samples: Vector) -> float | Matrix:
+        """Return how near two parties are expected at least, in typical levels: nearer where both
+        are known to have many samples."""
+        if samples.max() <= 1:
+            return self.quietest_pair
+        quiet = 0.5 * self.quietest_pair / np.maximum(samples, 1.0)
+        pairs: Matrix = quiet[:, None] + quiet
+        return pairs
+
+    def _trust(self, relative: Vector, seen: _Reading, *, quiet: bool) -> Vector:
+        """Return the trust in parties whose levels, relative to the typical one, are these;
+        ``quiet``: whether a quieter one may count for more."""
         slack = min(float(np.hypot(seen.slack, self.doubt * (1 - seen.own))), self.most_slack)
-        most = float(np.exp(self.quiet * shorth(np.log(seen.levels)) / seen.slack**2))
+        more = self.quiet * shorth(np.log(seen.levels)) / seen.slack**2
+        most = float(np.exp(more)) if quiet else 1.0
         return trust(relative, slack, self.loudest, most)
 
     def most_slack_after(self, past: Lasting | None) -> float:
@@ -396,11 +417,13 @@ class Pairwise:
     def _read(
         self,
         evidence: Evidence,
+        samples: Vector,
         slack: float | None,
         most_slack: float,
         camp: Positions | None = None,
     ) -> _Reading:
-        """Return what distances tell; with a camp, if that is taken for the quiet parties."""
+        """Return what distances tell of parties with so many times the typical samples; with a
+        camp, if that is taken for the quiet parties."""
         distances, counts = pooled_distances(evidence)
         alone = len(evidence.blocks) == 1  # then every two met equally often
         met = counts / counts.max()
@@ -423,18 +446,20 @@ class Pairwise:
         # where there are many peers, over whom it adds up.
         rarely = max(self.few / (self.few + count), min(1.0, present / self.many) ** 3)
         seen = counts[:1, 1:2] if alone else counts  # one number says it for all pairs
+        heed = np.minimum(relative**-self.heed, self.most_heed) * evidence.counts
         typical, shared = common_level(
             distances,
             often,
             levels,
             slack,
-            heed=np.minimum(relative**-self.heed, self.most_heed) * evidence.counts,
+            heed=heed,
             nearest=1 - chance(seen, rarely * self.deviations, self.nearest),
-            quietest_pair=self.quietest_pair,
+            quietest_pair=self._quietest(samples),
             vote_power=self.vote_power,
         )
         shared *= agreement(count, len(levels))
-        return _Reading(distances, counts, end, met, slack, typical, shared, prior.own)
+        few = fewness(levels / typical, samples, heed)
+        return _Reading(distances, counts, end, met, slack, typical, shared, prior.own, few)
 
 
 class _Reading(NamedTuple):
@@ -448,6 +473,7 @@ class _Reading(NamedTuple):
     typical: float  # t
     shared: Matrix  # (J, J): how much of a voice each two share
     own: float  # share of the distances that is not the prior's
+    few: Vector  # a level of 1/few times the typical is what a party's samples explain
 
     @property
     def levels(self) -> Vector:

@@ -24,7 +24,7 @@ def common_level(
     *,
     heed: Vector,
     nearest: Matrix,
-    quietest_pair: float,
+    quietest_pair: float | Matrix,
     vote_power: float,
 ) -> tuple[float, Matrix]:
     """Return the typical level t, and how much of a voice each two parties share: κ^m, (J, J).

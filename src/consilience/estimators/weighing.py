@@ -71,8 +71,8 @@ def shorth(values: Vector) -> float:
 def claims(
     parties: tuple[str, ...], sample_counts: Mapping[str, float] | None, most: float
 ) -> Vector:
-    """Return how much more than its vote a party gets for the samples it says it has, 1/most to
-    most. A claim nobody can check; what more samples are worth shows in the noise level anyway.
+    """Return a party's samples over those of the typical one, from 1/most to most: how much more
+    than its vote it gets. What more samples are worth shows in the noise level anyway.
     """
     if not sample_counts:
         return np.ones(len(parties))
@@ -82,12 +82,25 @@ def claims(
         return np.clip(said / typical, 1 / most, most)
 
 
-def bounded(weights: Vector, now: Block, longest: float) -> tuple[Vector, Vector]:
+def fewness(relative: Vector, samples: Vector, heed: Vector) -> Vector:
+    """Return what share of the samples that a typical level takes each party has, one at most.
+
+    The level of a mean of n samples is σ²/n: what σ² is, relative to the typical level, is the
+    median of what the parties say of it, each as far as it is heeded.
+    """
+    if (samples == 1).all():
+        return samples
+    each = typical_of(relative * samples, at_most_a_third(heed))
+    return np.minimum(1.0, samples / each)
+
+
+def bounded(weights: Vector, now: Block, longest: float, samples: Vector) -> tuple[Vector, Vector]:
     """Bound what each party's pull comes to in this very round; return also the lengths.
 
     Levels remember; a party may have been quiet until now. No residual counts for more than
-    ``longest`` typical ones. A heavy party is close to a consensus of its own making, so no party
-    has more than a third of the say in what is typical: nobody is the measure of all the others.
+    ``longest`` typical ones, or than few samples explain. A heavy party is close to a consensus of
+    its own making, so no party has more than a third of the say in what is typical: nobody is the
+    measure of all the others.
     """
     distances = now.distances[:-1, :-1]
     # Of copies all but one are at no distance from their mean: no length to compare others with.
@@ -101,6 +114,7 @@ def bounded(weights: Vector, now: Block, longest: float) -> tuple[Vector, Vector
         lengths = np.sqrt(np.maximum(residuals(distances, w / w.sum()), 0.0))
         typical = typical_of(np.maximum(lengths, least), at_most_a_third(w))
         lengths /= typical
+        lengths *= np.sqrt(fewness(lengths**2, samples, w))
         before, kept = kept, np.minimum(1.0, longest / np.maximum(lengths, 1.0))
         if np.abs(kept - before).max() < _STEADY:
             break

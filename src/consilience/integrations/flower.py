@@ -19,11 +19,14 @@ from typing import Any
 
 from consilience.consensus import Consensus
 from consilience.errors import UpdateError
-from consilience.estimators.catalogue import DEFAULT, Method
-from consilience.integrations.metrics import typical_metrics
+from consilience.estimators.average import Mean
+from consilience.estimators.catalogue import DEFAULT, Method, resolve
+from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
+from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.names import Patterns
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -60,6 +63,11 @@ class ConsilienceStrategy(FedAvg):
                 (minus the learning rate), and the model moves by so many times the consensus
     min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
                 ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
+    trusted_counts  sample counts are verified, and count in full
+    require     what a round must have to change the global model, as of `aggregate`
+    tensors     names or patterns of the tensors to aggregate, or with "!" of those not to, which
+                stay as they are in the global model
+    evidence    likewise, of those by which parties are judged
 
     ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
     their weighted median, unless a function of your own is given.
@@ -75,6 +83,10 @@ class ConsilienceStrategy(FedAvg):
         party_key: str | None = None,
         step: float | None = None,
         min_good: int | None = None,
+        trusted_counts: bool = False,
+        require: Require | None = None,
+        tensors: Patterns | None = None,
+        evidence: Patterns | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -86,10 +98,15 @@ class ConsilienceStrategy(FedAvg):
             checkpoint=checkpoint,
             step=step,
             log=log,
+            trusted_counts=trusted_counts,
+            require=require,
+            tensors=tensors,
+            evidence=evidence,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
         self._sent: ArrayRecord | None = None
+        self._at_the_wheel = False  # whether this strategy runs its rounds itself
 
     @property
     def memory(self) -> Memory:
@@ -122,6 +139,7 @@ class ConsilienceStrategy(FedAvg):
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
         """Run the rounds, or those that are left if a checkpoint is found."""
+        self._at_the_wheel = True
         found = self.rounds.resume(replied.tensors(initial_arrays))
         if found is not None:
             self._before = found.round
@@ -169,10 +187,24 @@ class ConsilienceStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask as FedAvg does, and remember who was asked what."""
         server_round += self._before
+        if not self._at_the_wheel:
+            self._warn_of_wrappers()
         asked = list(super().configure_train(server_round, arrays, config, grid))
         self._nodes.ask(asked)
         self._sent = arrays
         return asked
+
+    def _warn_of_wrappers(self) -> None:
+        """Say once what does not hold where another strategy runs the rounds around this one."""
+        self._at_the_wheel = True
+        if self.rounds.checkpoint is not None:
+            log.warning("another strategy runs the rounds: no checkpoint is taken up")
+        if not isinstance(resolve(self.rounds.method), Mean) or self.weighted_by_key:
+            log.warning(
+                "another strategy runs the rounds: if it adds noise for differential privacy, too "
+                "little of it, as %s weighs by what parties send (docs/flower.md)",
+                self.rounds.method,
+            )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -190,15 +222,18 @@ class ConsilienceStrategy(FedAvg):
         if self.fraction_train == 0:
             return None, None
         good, rejected = self._nodes.answers(replies)
-        updates, counts = {}, {}
+        updates: dict[str, Any] = {}
+        counts: dict[str, float] = {}
         for party, message in good.items():
             try:
                 updates[party] = replied.update(message)
-                if self.weighted_by_key:
-                    counts[party] = replied.sample_count(message, self.weighted_by_key)
             except UpdateError as error:
                 rejected[party] = str(error)
-                updates.pop(party, None)
+        if self.weighted_by_key:
+            said = {p: replied.metrics(good[p].content).get(self.weighted_by_key) for p in updates}
+            counts, bad = sample_counts(said, self.weighted_by_key)
+            updates = {party: update for party, update in updates.items() if party not in bad}
+            rejected |= bad
         sent = None if self._sent is None else replied.tensors(self._sent)
         ended = self.rounds.close(
             server_round + self._before, updates, sent, counts if counts else None, rejected

@@ -36,9 +36,12 @@ class Nodes:
         """Return the replies by party, and the parties without one that counts, with reasons.
 
         A reply belongs to the node that was asked what it answers: of a dead node the SuperLink
-        answers, in its own name.
+        answers, in its own name. Where nothing was asked, as in a strategy that is called by hand,
+        every reply counts: those in one node's name are told apart by a number.
         """
-        by_node = self._by_node(replies)
+        by_hand, by_node = not self._asked, self._by_node(replies)
+        if by_hand and any(len(found) > 1 for found in by_node.values()):
+            return _told_apart(by_node)
         reasons = {node: _unheard(node, found) for node, found in by_node.items()}
         good = {node: found[0] for node, found in by_node.items() if reasons[node] is None}
         self._learn(good)
@@ -57,7 +60,7 @@ class Nodes:
         by_node: dict[int, list[Message]] = {node: [] for node in asked.values()}
         for reply in replies:
             question, source = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
-            if not asked or question in asked:  # nothing was asked where a strategy is run by hand
+            if not asked or question in asked:
                 by_node.setdefault(asked.get(question, source), []).append(reply)
             else:
                 log.warning("a reply of node %d answers no message of this round", source)
@@ -82,14 +85,33 @@ class Nodes:
                 log.warning("node %s claims to be %s: it is %s", node, claim, self.names[node])
 
 
+def _told_apart(
+    by_node: dict[int, list[Message]],
+) -> tuple[dict[str, Message], dict[str, str]]:
+    """Return every reply as one of a party of its own, and those that hold nothing."""
+    named = {
+        str(node) if number == 1 else f"{node}-{number}": message
+        for node, found in by_node.items()
+        for number, message in enumerate(found, 1)
+    }
+    empty = {party: "its reply holds nothing" for party, m in named.items() if _is_empty(m)}
+    return {party: m for party, m in named.items() if party not in empty}, empty
+
+
+def _is_empty(message: Message) -> bool:
+    return not (message.has_error() or message.has_content())
+
+
 def _unheard(node: int, found: list[Message]) -> str | None:
     """Return why what answers a node's message does not count; None if it does."""
     if not found:
         return "no reply in the time allowed"
     if len(found) > 1:
         return f"{len(found)} replies to one message: which counts is unknown"
+    if _is_empty(found[0]):
+        return "its reply holds nothing"
     if found[0].has_error():  # in whoever's name
         return None
     if found[0].metadata.src_node_id != node:
         return f"node {found[0].metadata.src_node_id} replied in its place"
-    return None if found[0].has_content() else "its reply holds nothing"
+    return None

@@ -16,7 +16,6 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from consilience.errors import UpdateError
-from consilience.integrations import metrics as claims
 from consilience.storage.npy import parsed
 from consilience.text import shown
 
@@ -68,11 +67,6 @@ def update(message: Message) -> Tensors:
     if len(records) != 1:
         raise UpdateError(f"its reply holds {len(records)} array records, expected one")
     return tensors(records[0])
-
-
-def sample_count(message: Message, key: str) -> float:
-    """Return how many samples a party says it used."""
-    return claims.sample_count(metrics(message.content).get(key), key)
 
 
 def claimed_id(message: Message, key: str) -> str | None:

@@ -19,8 +19,32 @@ Values = NDArray[np.float64]
 _MOST_SAMPLES = 1e15  # sums and ratios of such numbers are numbers too
 
 
-def sample_count(said: Any, key: str) -> float:
-    """Return how many samples a party says it used."""
+def sample_counts(said: Mapping[str, Any], key: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Return how many samples each party says it used, and those whose count is none, with reasons.
+
+    Where most say zero, as clients do that do not count, no count is given: whoever names one must
+    not cost all the others theirs.
+    """
+    if 2 * sum(map(_is_zero, said.values())) > len(said):
+        return {}, {}
+    counts: dict[str, float] = {}
+    bad: dict[str, str] = {}
+    for party, found in said.items():
+        try:
+            counts[party] = _sample_count(found, key)
+        except UpdateError as error:
+            bad[party] = str(error)
+    return counts, bad
+
+
+def _is_zero(said: Any) -> bool:
+    try:
+        return isinstance(said, Real) and not isinstance(said, bool) and bool(said == 0)
+    except Exception:  # whatever a stranger's number raises
+        return False
+
+
+def _sample_count(said: Any, key: str) -> float:
     try:
         found = "missing" if said is None else shown(reprlib.repr(said))
         count = float(said) if isinstance(said, Real) and not isinstance(said, bool) else 0.0

@@ -15,9 +15,10 @@ from typing import Any
 
 from consilience.errors import UpdateError
 from consilience.estimators.catalogue import DEFAULT
-from consilience.integrations.metrics import sample_count, typical_metrics
+from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
+from consilience.require import Require
 from consilience.text import shown
 
 try:
@@ -43,6 +44,12 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     record       a file: each round is added to it, for `consilience report`
     params_type  what clients send: "FULL" for parameters, "DIFF" for differences; whoever sends
                  the other is rejected
+    trusted_counts  the numbers of steps are verified, and count in full
+    require      what a round must have to change the model: the fields of `consilience.Require`,
+                 such as {"parties": 3, "suspects": 0.3}
+    tensors      names or patterns of the tensors to aggregate, or with "!" of those not to, which
+                 stay as they are in the global model
+    evidence     likewise, of those by which clients are judged
 
     A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
     """
@@ -54,10 +61,16 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         memory: str | None = None,
         record: str | None = None,
         params_type: str = "FULL",
+        trusted_counts: bool = False,
+        require: dict[str, float] | None = None,
+        tensors: list[str] | None = None,
+        evidence: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.method, self.minimum, self.params_type = method, minimum, params_type
-        self.memory, self.record = memory, record
+        self.memory, self.record, self.trusted_counts = memory, record, trusted_counts
+        self.require, self.tensors, self.evidence = require, tensors, evidence
+        self._require = None if require is None else Require(**require)
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel]] = {}
@@ -75,15 +88,16 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         """Return the consensus, or the model as it was if too little of use was sent."""
         if self._rounds is None:
             self._rounds = self._started()
-        updates: dict[str, Any] = {}
-        counts: dict[str, float] = {}
+        said: dict[str, Any] = {}
         rejected: dict[str, str] = {}
         for party, models in self._sent.items():
             try:
-                counts[party] = self._count(models)
-                updates[party] = models[0].params
+                said[party] = self._steps(models)
             except UpdateError as error:
                 rejected[party] = str(error)
+        counts, bad = sample_counts(said, "sample count")
+        updates = {party: self._sent[party][0].params for party in said if party not in bad}
+        rejected |= bad
         model = self._global_model()
         ended = self._rounds.close(self._round(), updates, model, counts, rejected)
         if ended.consensus and self.memory:
@@ -98,7 +112,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             metrics=typical_metrics(metrics, ended.weights) or None,
         )
 
-    def _count(self, models: list[FLModel]) -> float:
+    def _steps(self, models: list[FLModel]) -> Any:
         """Return how much a client says it did; raise if what it sent cannot count."""
         if len(models) > 1:
             raise UpdateError(f"{len(models)} results in one round: which counts is unknown")
@@ -107,8 +121,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             found = shown(getattr(said, "value", said))
             raise UpdateError(f"sent {found}, expected {self.params_type}")
         # FLARE's clients need not say how much they did.
-        steps = _meta(models[0]).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
-        return sample_count(steps, "sample count")
+        return _meta(models[0]).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
 
     def _keep(self, memory: Memory, path: str) -> None:
         try:
@@ -118,7 +131,18 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
     def _started(self) -> Rounds:
         known = Memory.load(self.memory) if self.memory and Path(self.memory).exists() else Memory()
-        return Rounds(self.method, known, self.minimum, self.record, step=self._step, log=log)
+        return Rounds(
+            self.method,
+            known,
+            self.minimum,
+            self.record,
+            step=self._step,
+            log=log,
+            trusted_counts=self.trusted_counts,
+            require=self._require,
+            tensors=self.tensors,
+            evidence=self.evidence,
+        )
 
     def _global_model(self) -> dict[str, Any] | None:
         found = self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) if self.fl_ctx else None

@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from consilience.consensus import Consensus
 from consilience.engines.aggregate import aggregate
 from consilience.engines.alone import tried_alone
-from consilience.errors import ConsilienceError
+from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Tensors, fits, latest
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.require import Require
 from consilience.text import shown, told
+from consilience.updates.names import Patterns
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
@@ -67,6 +69,8 @@ class Rounds:
                 updates are differences or gradients, and the model moves by so many times their
                 consensus (1 for differences, minus the learning rate for gradients)
     log         where parties are named
+    trusted_counts, require  as of `aggregate`; who sent nothing of use is a suspect, too
+    tensors, evidence  as of `aggregate`; tensors that are not aggregated stay as they are
     """
 
     method: str | Method = DEFAULT
@@ -80,6 +84,10 @@ class Rounds:
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
     last: ClosedRound | None = None
+    trusted_counts: bool = False
+    require: Require | None = None
+    tensors: Patterns | None = None
+    evidence: Patterns | None = None
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
@@ -114,6 +122,9 @@ class Rounds:
         even be read. Nothing that a party can send makes this raise.
         """
         memory = copy.copy(self.memory)  # a memory replaces what it keeps, so this is enough
+        if updates and self.require is not None:
+            unread = {party: UpdateError(why) for party, why in (rejected or {}).items()}
+            updates = {**updates, **unread}
         consensus, note, found = self._consensus(updates, model, sample_counts, memory)
         refused = {p: shown(why, _REASON) for p, why in {**(rejected or {}), **found}.items()}
         if consensus and len(consensus.parties) < self.minimum:
@@ -147,12 +158,12 @@ class Rounds:
             centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
         try:
             try:
-                consensus = aggregate(updates, self.method, memory, centre, counts)
+                consensus = self._aggregated(updates, memory, centre, counts)
             except ConsilienceError:
                 raise
             except Exception:  # of somebody's making: who is it?
                 tried = tried_alone(updates, centre)
-                consensus = aggregate(tried, self.method, memory, centre, counts)
+                consensus = self._aggregated(tried, memory, centre, counts)
             return consensus, None, consensus.rejected
         except ConsilienceError as error:
             return None, shown(error, _NOTE), getattr(error, "rejected", {})
@@ -161,12 +172,34 @@ class Rounds:
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
             return None, why, {}
 
+    def _aggregated(
+        self,
+        updates: Mapping[str, Any],
+        memory: Memory,
+        centre: Tensors | None,
+        counts: Mapping[str, Any] | None,
+    ) -> Consensus:
+        return aggregate(
+            updates,
+            self.method,
+            memory,
+            centre,
+            counts,
+            trusted_counts=self.trusted_counts,
+            require=self.require,
+            tensors=self.tensors,
+            evidence=self.evidence,
+        )
+
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
         """Return the next model, in the dtypes of the present one; its tensors are new."""
         if model is None:
             return value
         value = value if type(value) is dict else dict(value)  # a party's mapping may be read-only
         for name, tensor in model.items():
+            if name not in value:
+                value[name] = tensor
+                continue
             # The consensus may be of another library, if the parties' tensors are.
             sent = np.asarray(value[name])
             if self.step is None:

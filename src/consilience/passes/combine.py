@@ -42,8 +42,8 @@ def combine(
 
     ``ring`` is an order of all parties: return each one's mean squared distance from the one before
     it, zero without a ring. With ``witnesses`` nobody counts far beyond them: return also the mean
-    square of what each party said on its word alone. All are NaN where an update, or the sum, is
-    not finite; every coordinate is formed all the same.
+    square of what each party said on its word alone. Both are of what is evidence, and NaN where an
+    update, or the sum, is not finite; every coordinate is formed all the same.
     """
     value = _Value(updates, room)
     centred = weights[-1] != 0 and updates.center is not None
@@ -54,7 +54,7 @@ def combine(
 
     def form(mine: Spans) -> tuple[Vector | None, Vector, bool]:
         squares, alone = None if ring is None else np.zeros(len(ring)), np.zeros(len(chosen))
-        finite = True
+        finite, unused = True, np.zeros(len(chosen))
         for start, stop in mine:
             for piece in updates.pieces(start, stop):
                 rows, codes = updates.rows(piece, chosen)
@@ -62,7 +62,8 @@ def combine(
                     origin, code = updates.origin(piece)
                     rows, codes = [*rows, origin], codes + code  # type: ignore[list-item]
                 out, code = value.place(piece)
-                finite &= add(rows, codes, said, out, code, squares, alone)
+                told = (squares, alone) if updates.judges(piece.path) else (None, unused)
+                finite &= add(rows, codes, said, out, code, *told)
                 value.keep(piece, out)
             tell(stop - start)
         return squares, alone, finite
@@ -75,7 +76,7 @@ def combine(
             apart[ring] += squares
     alone[weights[:-1] == 0] = 0.0  # who has no say has nothing cut off
     unknown = 0.0 if finite else np.nan
-    return apart / updates.size + unknown, alone / updates.size + unknown
+    return apart / updates.seen + unknown, alone / updates.seen + unknown
 
 
 def _loop(updates: Updates, witnesses: Witnesses | None) -> Callable[..., bool]:

@@ -9,12 +9,12 @@ import numpy as np
 
 from consilience.arrays import Array, Matrix, Positions, Spans
 from consilience.errors import UpdateError
-from consilience.evidence import FARTHEST, Block, Evidence
+from consilience.evidence import FARTHEST, Block, Evidence, Layers
 from consilience.passes import loops
 from consilience.passes.parallel import cores, in_order, stripes
 from consilience.passes.sampling import SMALL, sampled_spans
 from consilience.updates.trees import Leaves, show
-from consilience.updates.usable import Updates
+from consilience.updates.usable import Piece, Updates
 
 Tell = Callable[[int], None]  # that so many coordinates are done
 
@@ -25,6 +25,9 @@ _FIRST = 128  # coordinates, in which a reference is looked for
 # digits in single precision.
 _LOST = 1e-3
 _MANY = 1 << 16  # numbers here and there: so many are worth a thread
+# Of single tensors: distances in all, up to which they are told, and coordinates of each.
+_TOLD = 1 << 18
+_SPAN = 512
 
 
 def ignored(_: int) -> None:
@@ -35,7 +38,7 @@ def observe(
     updates: Updates, random: np.random.Generator, *, exact: bool = False, tell: Tell = ignored
 ) -> tuple[Updates, Evidence]:
     """Return the evidence of a round, and the updates less those found unusable on the way."""
-    size = updates.size
+    size = updates.seen
     spans = [(0, size)] if exact else sampled_spans(size, len(updates.parties), random)
     wide = updates.wide or size <= SMALL
     with np.errstate(over="ignore", invalid="ignore"):
@@ -85,6 +88,26 @@ def look(updates: Updates, places: Positions) -> Array:
     return out
 
 
+def by_tensor(updates: Updates, reference: int, random: np.random.Generator) -> Layers | None:
+    """Return the distances in each tensor that is evidence, in a span of it; None of a single
+    tensor, or of too many. ``reference`` is a party that is not far from the others."""
+    paths = [p for p in updates.floats if updates.judges(p) and updates.leaves[0][p].size]
+    parties, gram_of = len(updates.parties), (updates.loops or loops.current).gram
+    if not 1 < len(paths) <= _TOLD // parties**2:
+        return None
+    sizes = np.array([updates.leaves[0][path].size for path in paths])
+    counts = np.minimum(sizes, _SPAN)
+    starts = random.integers(0, sizes - counts + 1)
+    grams = np.zeros((len(paths), parties, parties))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for gram, path, start, count in zip(grams, paths, starts, counts, strict=True):
+            piece = Piece(path, int(start), int(start + count))
+            gram_of(*updates.rows(piece), reference, gram, True)
+        distances = _apart(grams)[0] / counts[:, None, None]
+    names = tuple(".".join(map(str, path)) for path in paths)
+    return Layers(names, updates.parties, distances, counts.astype(float), sizes.astype(float))
+
+
 def screened(updates: Updates, suspects: Array | None = None) -> Updates:
     """Return the updates less every party, or suspect, whose numbers cannot be used."""
     looked_at = np.flatnonzero(np.ones(len(updates.parties)) if suspects is None else suspects)
@@ -125,14 +148,20 @@ def _distances(
     gram = np.zeros((points, points))
     for total in in_order(products, stripes(spans, points * max(4, points // 40))):
         gram += total
-    gram = np.tril(gram) + np.tril(gram, -1).T
-    squares = np.diag(gram)
-    sums = squares[:, None] + squares
-    distances = np.maximum(sums - 2 * gram, 0.0)
+    distances, sums = _apart(gram)
     near = distances[:-1, :-1] < _LOST * sums[:-1, :-1]
     lost = bool(near[~np.eye(points - 1, dtype=bool)].any()) or not np.isfinite(gram).all()
     np.fill_diagonal(distances, 0.0)
     return distances / sum(stop - start for start, stop in spans), lost
+
+
+def _apart(gram: Array) -> tuple[Array, Array]:
+    """Return squared distances from products, of which the lower triangle is filled, and the sums
+    of squares that they are differences of: of one matrix, or of several."""
+    gram = np.tril(gram) + np.swapaxes(np.tril(gram, -1), -1, -2)
+    squares = np.diagonal(gram, axis1=-2, axis2=-1)
+    sums = squares[..., :, None] + squares[..., None, :]
+    return np.maximum(sums - 2 * gram, 0.0), sums
 
 
 def _likely_medoid(updates: Updates, spans: Spans) -> int:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consilience.arrays import Array
-from consilience.errors import UpdateError
+from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import shown, told
+from consilience.updates.names import Patterns, meant
 from consilience.updates.tensors import LARGEST, is_tensor
-from consilience.updates.trees import Leaves, Path, Tree, alike, flatten, show
+from consilience.updates.trees import Leaves, Path, Tree, alike, flatten, pruned, show
 from consilience.updates.usable import Updates, log_rejected, nobody_left
 
 Signature = dict[Path, tuple[tuple[int, ...], str]]  # shapes and kinds
@@ -35,10 +36,17 @@ class _Read(NamedTuple):
     signature: Signature
 
 
-def parse(updates: Any, center: Any = None) -> Updates:
+def parse(
+    updates: Any,
+    center: Any = None,
+    tensors: Patterns | None = None,
+    evidence: Patterns | None = None,
+) -> Updates:
     """Read the updates of a round, and reject those whose structure differs.
 
     An update that could not be had, such as an unreadable file, is given as the error that says so.
+    Of ``tensors`` that are not meant, nothing is read; of those, ``evidence`` says by which parties
+    are judged.
     """
     if isinstance(updates, Updates):
         return updates
@@ -47,6 +55,8 @@ def parse(updates: Any, center: Any = None) -> Updates:
     parties = sorted(named) if isinstance(updates, Mapping) else list(named)
     expected = None if center is None else _center(center)
     read, rejected = _read(named, parties)
+    if tensors is not None and read:
+        read, expected = _chosen(read, expected, tensors)
     if not read:
         log_rejected(rejected)
         raise nobody_left(rejected)
@@ -61,6 +71,7 @@ def parse(updates: Any, center: Any = None) -> Updates:
         raise nobody_left(rejected)
     good = tuple(leaves)
     _check_floats(leaves[good[0]])
+    judged = None if evidence is None else _judged(leaves[good[0]], evidence)
     return Updates(
         parties=good,
         leaves=tuple(leaves.values()),
@@ -68,7 +79,35 @@ def parse(updates: Any, center: Any = None) -> Updates:
         given=tuple(named),
         rejected=rejected,
         center=expected,
+        judged=judged,
     )
+
+
+def _chosen(
+    read: Mapping[str, _Read], expected: Leaves | None, tensors: Patterns
+) -> tuple[dict[str, _Read], Leaves | None]:
+    """Return what was read, and is expected, of the tensors that are meant."""
+    paths = {path: None for found in read.values() for path in found.leaves}
+    kept = meant([*paths, *(expected or {})], tensors)
+
+    def only(leaves: Leaves) -> Leaves:
+        return {path: leaf for path, leaf in leaves.items() if path in kept}
+
+    chosen = {
+        party: _Read(only(leaves), pruned(tree, kept), _signature(only(leaves)))
+        for party, (leaves, tree, _) in read.items()
+    }
+    return chosen, None if expected is None else only(expected)
+
+
+def _judged(leaves: Leaves, evidence: Patterns) -> frozenset[Path]:
+    """Return the tensors by which parties are judged."""
+    judged = meant([path for path, leaf in leaves.items() if leaf.kind == "float"], evidence)
+    if not any(leaves[path].size for path in judged):
+        raise ConsilienceError(
+            f"no floating-point tensor is left to judge parties by: evidence is {evidence!r}"
+        )
+    return judged
 
 
 def _read(

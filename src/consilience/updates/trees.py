@@ -7,7 +7,7 @@ answer may be another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -95,6 +95,18 @@ def alike(update: Any, leaves: Leaves, tree: Tree) -> Leaves | None:
             return None
         found[path] = Tensor(array.ravel(), leaf.dtype, leaf.shape, array)
     return found
+
+
+def pruned(tree: Tree, kept: Container[Path], path: Path = ()) -> Tree:
+    """Return a tree less those of its tensors that are not to be kept."""
+    if tree.leaf:
+        return tree
+    parts = {
+        key: pruned(part, kept, (*path, key))
+        for key, part in tree.parts.items()
+        if not part.leaf or (*path, key) in kept
+    }
+    return Tree(tree.kind, parts)
 
 
 def unflatten(tree: Tree, values: Mapping[Path, Any], path: Path = ()) -> Any:

@@ -54,19 +54,28 @@ class Updates:
     center: Leaves | None = None
     widest: int | None = None  # coordinates read at once, where they are not in memory
     loops: ModuleType | None = None  # for rows that only these can read: on an accelerator
+    judged: frozenset[Path] | None = None  # tensors that are evidence; None: all
     floats: tuple[Path, ...] = field(init=False)
     offsets: Array = field(init=False)  # where each float tensor starts among the coordinates
+    seen: int = field(init=False)  # coordinates that are evidence: the first
 
     def __post_init__(self) -> None:
-        floats = tuple(path for path, leaf in self.leaves[0].items() if leaf.kind == "float")
+        floats = [path for path, leaf in self.leaves[0].items() if leaf.kind == "float"]
+        floats.sort(key=lambda path: not self.judges(path))
         sizes = [self.leaves[0][path].size for path in floats]
-        object.__setattr__(self, "floats", floats)
-        object.__setattr__(self, "offsets", np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+        offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        object.__setattr__(self, "floats", tuple(floats))
+        object.__setattr__(self, "offsets", offsets)
+        object.__setattr__(self, "seen", int(offsets[sum(map(self.judges, floats))]))
 
     @property
     def size(self) -> int:
         """Return K, the number of floating-point coordinates of an update."""
         return int(self.offsets[-1])
+
+    def judges(self, path: Path) -> bool:
+        """Tell whether parties are judged by a tensor."""
+        return self.judged is None or path in self.judged
 
     @cached_property
     def wide(self) -> bool:

@@ -27,6 +27,11 @@ def train(message: Message, context: Context) -> Message:
     if behaviour == "poison":
         update = {name: -10 * values for name, values in update.items()}
         samples = 1e12
+    elif behaviour == "few":
+        samples = 10
+    elif behaviour == "few-scaled":
+        update = {name: -1000 * values for name, values in update.items()}
+        samples = 10
     elif behaviour == "nan":
         update["weight"][3, 3] = np.nan
     elif behaviour == "misshapen":

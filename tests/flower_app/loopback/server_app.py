@@ -1,9 +1,11 @@
+import json
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
+from consilience import Require
 from consilience.integrations.flower import ConsilienceStrategy
 
 app = ServerApp()
@@ -13,12 +15,17 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder = Path(str(config["folder"]))
+    settings = folder / "strategy.json"
+    besides = json.loads(settings.read_text()) if settings.exists() else {}
+    if "require" in besides:
+        besides["require"] = Require(**besides["require"])
     strategy = ConsilienceStrategy(
         fraction_evaluate=0.0,
         min_available_nodes=int(config["parties"]),
         party_key=str(config["key"]) or None,
         checkpoint=folder / "checkpoint",
         record=folder / "record.jsonl",
+        **besides,
     )
     model = {"weight": np.zeros((50, 40), np.float32), "bias": np.zeros(50, np.float32)}
     strategy.start(

@@ -29,7 +29,9 @@ from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.passes.sampling import sampled_spans
+from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.names import Patterns
 from consilience.updates.parsing import parse
 from consilience.updates.tensors import Tensor
 from consilience.updates.trees import Path as Key
@@ -59,6 +61,9 @@ def aggregate_files(
     exact: bool = False,
     seed: int | None = None,
     progress: Progress | None = None,
+    require: Require | None = None,
+    tensors: Patterns | None = None,
+    evidence: Patterns | None = None,
 ) -> Consensus:
     """Combine models in files into one, trusting each party as far as it deserves.
 
@@ -68,7 +73,8 @@ def aggregate_files(
             compressed, or a folder of .safetensors shards with an index.
         out: where the consensus goes: a .safetensors or .npz file, or a folder of shards. It is
             replaced as a whole at the end, or not touched. None to learn only who is trusted.
-        method, memory, exact, seed: as in `aggregate`.
+        method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
+            not aggregated are the centre's, and missing where there is none.
         center: the path of the previous global model, where a prior needs one.
         progress: called now and then with the step, and the bytes done and to do.
 
@@ -89,11 +95,12 @@ def aggregate_files(
         if target is not None:
             shards = _shards([base] if base and base.shards else list(sound.values()))
             output = Output(target, shards, [c.metadata for c in sound.values()])
-        engine = Files(found, base, output, Meter(progress), exact=exact)
+        parsed = _parsed(found, base, tensors, evidence)
+        engine = Files(parsed, found, base, output, Meter(progress), exact=exact)
         if output is not None:
             files.callback(output.end)
             output.begin()
-        consensus = engine.deliberate(chosen, memory, seed)
+        consensus = engine.deliberate(chosen, memory, seed, require)
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     return consensus
 
@@ -147,6 +154,7 @@ class Files(InProcess):
 
     def __init__(
         self,
+        updates: Updates,
         found: Mapping[str, StoredModel | UpdateError],
         base: StoredModel | None,
         output: Output | None,
@@ -154,8 +162,11 @@ class Files(InProcess):
         *,
         exact: bool,
     ) -> None:
-        super().__init__(_parsed(found, base))
+        super().__init__(updates)
         self._checkpoints = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
+        there = {name for (name,) in updates.leaves[0]}
+        self._kept = {n: t for n, t in (base.tensors if base else {}).items() if n not in there}
+        self._layouts: dict[str, dict[str, Tensor]] = {}  # party -> tensors of an output like its
         self._output, self._meter, self._exact = output, meter, exact
         self._all = exact  # whether the evidence is now taken from all coordinates
         self.without({})
@@ -177,13 +188,13 @@ class Files(InProcess):
         if not self._all:  # which places it will be is not known here, but how many
             spans = sampled_spans(size, count, np.random.default_rng(0))
         seen = sum(stop - start for start, stop in spans)
-        return {"evidence": seen * count * width, "combination": size * width}
+        return {"evidence": seen * count * width, "combination": self.updates.size * width}
 
     @property
     def _width(self) -> int:
         """How many bytes a coordinate takes, about."""
         leaves = self.updates.leaves[0]
-        return max(1, nbytes(leaves[path] for path in self.updates.floats) // self.size)
+        return max(1, nbytes(leaves[path] for path in self.updates.floats) // self.updates.size)
 
     def tell(self, step: str) -> Callable[[int], None]:
         """Return whom to tell how many coordinates of a step are done."""
@@ -193,9 +204,15 @@ class Files(InProcess):
 
     def room(self, path: Key) -> FileArray | Nowhere:
         """Return the place of a tensor in the output."""
-        model = self.parties[self.updates.template]
-        tensors = self._checkpoints[model].tensors
         (name,) = path
+        return self._place(name)
+
+    def _place(self, name: str) -> FileArray | Nowhere:
+        model = self.parties[self.updates.template]
+        if model not in self._layouts:
+            mine, there = self._checkpoints[model].tensors, self.updates.leaves[0]
+            self._layouts[model] = {n: t for n, t in mine.items() if (n,) in there} | self._kept
+        tensors = self._layouts[model]
         if self._output is None:
             return Nowhere(tensors[name].size)
         return self._output.room(tensors, name)
@@ -207,6 +224,11 @@ class Files(InProcess):
         for path, leaf in self.updates.leaves[0].items():
             if leaf.kind != "float":
                 self.updates.elect(path, weights, self.room(path))
+        for name, tensor in self._kept.items():
+            out = self._place(name)
+            for start in range(0, tensor.size, _BLOCK):
+                stop = min(start + _BLOCK, tensor.size)
+                out[start:stop] = tensor.storage[start:stop]
         used = [self._checkpoints[party] for party in self.parties]
         for model in used:
             for file in model.files:
@@ -214,11 +236,15 @@ class Files(InProcess):
         self._output.commit(used[int(np.argmax(weights))].metadata)
         return self._output.path
 
-    def deliberate(self, method: Method, memory: Memory | None, seed: int | None) -> Consensus:
+    def deliberate(
+        self, method: Method, memory: Memory | None, seed: int | None, require: Require | None
+    ) -> Consensus:
         """Aggregate, and once more without a party whose file fails while it is read."""
         while True:
             try:
-                return deliberate(self, method, memory, exact=self._exact, seed=seed)
+                return deliberate(
+                    self, method, memory, exact=self._exact, seed=seed, require=require
+                )
             except UnreadableFileError as error:
                 owners = (p for p, c in self._checkpoints.items() if error.file in c.files)
                 party = next(owners, None)
@@ -227,7 +253,12 @@ class Files(InProcess):
                 self.without({party: str(error)})
 
 
-def _parsed(found: Mapping[str, StoredModel | UpdateError], base: StoredModel | None) -> Updates:
+def _parsed(
+    found: Mapping[str, StoredModel | UpdateError],
+    base: StoredModel | None,
+    chosen: Patterns | None,
+    evidence: Patterns | None,
+) -> Updates:
     """Return the models as updates; by name, so that the sample, and so the consensus, does not
     depend on how a model is cut into files."""
 
@@ -237,6 +268,8 @@ def _parsed(found: Mapping[str, StoredModel | UpdateError], base: StoredModel | 
     return parse(
         {p: c if isinstance(c, UpdateError) else tensors(c) for p, c in found.items()},
         None if base is None else tensors(base),
+        chosen,
+        evidence,
     )
 
 
