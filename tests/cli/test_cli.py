@@ -23,7 +23,10 @@ def run(*words: str) -> tuple[int, str]:
 
 def test_it_says_its_version_and_methods():
     assert run("--version") == (0, f"consilience {cs.__version__}, {loops.described()}\n")
-    assert run("methods") == (0, "\n".join(cs.methods()) + "\n")
+    code, said = run("methods")
+    assert code == 0
+    assert tuple(line.split()[0] for line in said.splitlines()) == cs.methods()
+    assert all(20 < len(line) <= 80 for line in said.splitlines())
 
 
 @pytest.mark.parametrize("figure", ["nowhere/at/all.png", "figure.doc"])

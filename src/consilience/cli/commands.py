@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 import consilience
+from consilience.estimators.catalogue import described
 from consilience.text import shown
 
 _MESSAGE = 2000  # characters
@@ -355,9 +356,10 @@ def infer(
 
 @app.command()
 def methods() -> None:
-    """List the methods that can be chosen by name."""
-    for name in consilience.methods():
-        typer.echo(name)
+    """List the methods that can be chosen by name, and what each believes."""
+    width = max(map(len, consilience.methods()))
+    for name, words in described().items():
+        typer.echo(f"{name:{width}}  {words}")
 
 
 def _split(text: str, kind: Callable[[str], T], expected: str = "") -> tuple[T, ...]:

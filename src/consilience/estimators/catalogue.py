@@ -23,33 +23,42 @@ Method = Estimator | TrimmedMean
 
 DEFAULT = "pairwise"
 
-_METHODS: dict[str, Callable[[], Method]] = {
-    "mean": Mean,
-    "geometric-median": GeometricMedian,
-    "coordinate-median": CoordinateMedian,
-    "trimmed-mean": TrimmedMean,
-    "krum": Krum,
-    "multi-krum": lambda: Krum(selected=None),
-    "mda": MDA,
-    "dnc": DnC,
-    "caf": CAF,
-    "centred-clipping": CentredClipping,
+# By name: how it is made, and what it believes.
+_METHODS: dict[str, tuple[Callable[[], Method], str]] = {
+    "mean": (Mean, "everybody is right; weighs by sample counts if given"),
+    "geometric-median": (GeometricMedian, "most parties are near the truth"),
+    "coordinate-median": (CoordinateMedian, "the same, in each coordinate by itself"),
+    "trimmed-mean": (TrimmedMean, "the same; the least and the greatest are left out"),
+    "krum": (Krum, "the party that is nearest to most others is right"),
+    "multi-krum": (lambda: Krum(selected=None), "the mean of those nearest to most others"),
+    "mda": (MDA, "the mean of the J - f parties that are nearest to each other"),
+    "dnc": (DnC, "the mean without those farthest out along the most variance"),
+    "caf": (CAF, "the same, by weights that shrink until the variance is small"),
+    "centred-clipping": (CentredClipping, "nobody pulls harder than most"),
     # Before the geometric median; before others by class.
-    "nnm": NNM,
-    "arc": ARC,
-    "ivar-mle": lambda: IVAR("mle"),
-    "ivar-vb": lambda: IVAR("vb"),
+    "nnm": (NNM, "each party is replaced by the mean of its nearest, then the median"),
+    "arc": (ARC, "the longest are clipped, then nnm"),
+    "ivar-mle": (lambda: IVAR("mle"), "each party has its own noise (the paper's Algorithm 1)"),
+    "ivar-vb": (lambda: IVAR("vb"), "the same, with the truth integrated out"),
     # As in the paper: one noise level for all, few hidden directions.
-    "icov-mle": lambda: ICOV("mle", rank=2, noise="shared"),
-    "icov-vb": ICOV,
-    "icov-full": FullCovariance,
-    "pairwise": Pairwise,
+    "icov-mle": (
+        lambda: ICOV("mle", rank=2, noise="shared"),
+        "parties also err together, along hidden directions",
+    ),
+    "icov-vb": (ICOV, "the same, by variational Bayes (the paper's Algorithm 2)"),
+    "icov-full": (FullCovariance, "any covariance between parties (the paper's Proposition 1)"),
+    "pairwise": (Pairwise, "most pairs are independent, copies are one voice (the default)"),
 }
 
 
 def methods() -> tuple[str, ...]:
     """Return the names that ``method=`` takes."""
     return tuple(_METHODS)
+
+
+def described() -> dict[str, str]:
+    """Return what each method believes, in a line, by name."""
+    return {name: words for name, (_, words) in _METHODS.items()}
 
 
 def resolve(method: str | Method) -> Method:
@@ -69,4 +78,4 @@ def resolve(method: str | Method) -> Method:
         raise ConsilienceError(
             f"unknown method '{shown(method)}'; choose from {', '.join(_METHODS)}"
         )
-    return _METHODS[method]()
+    return _METHODS[method][0]()

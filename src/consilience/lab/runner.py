@@ -28,6 +28,7 @@ from rich.progress import (
     TimeElapsedColumn,
     track,
 )
+from rich.table import Column
 
 Row = dict[str, Any]
 Tick = Callable[[int, int], None]  # steps done, steps in all
@@ -68,14 +69,21 @@ def complete(cells: Sequence[Cell], folder: Path, console: Console, workers: int
     return [record for cell in cells for record in load(cell, folder) or []]
 
 
-def _in_turn(waiting: Sequence[Cell], folder: Path, console: Console) -> None:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+def bars(console: Console) -> Progress:
+    """Return bars of which a long name loses its end, not the numbers beside it."""
+    name = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    return Progress(
+        TextColumn("{task.description}", table_column=name),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        console=console,
+        expand=True,
     )
-    with Progress(*columns, console=console) as progress:
+
+
+def _in_turn(waiting: Sequence[Cell], folder: Path, console: Console) -> None:
+    with bars(console) as progress:
         total = progress.add_task("cells", total=len(waiting))
         inner = progress.add_task("", total=1, visible=bool(waiting))
         for cell in waiting:
