@@ -39,6 +39,7 @@ from consilience.estimators.spectral import CAF, DnC
 from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.record import Record
+from consilience.updates.adapters import LoRA
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "Inference",
     "Kernel",
     "Krum",
+    "LoRA",
     "Mean",
     "Memory",
     "MemoryFileError",

@@ -12,6 +12,7 @@ import numpy as np
 
 from consilience.consensus import Consensus
 from consilience.deliberation import deliberate
+from consilience.engines.adapters import Adapters
 from consilience.engines.device import Device, devices, on_this_machine
 from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError, RecordFileError
@@ -19,6 +20,7 @@ from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.text import shown
+from consilience.updates.adapters import LoRA, parse_adapters
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates
 
@@ -35,6 +37,7 @@ def aggregate(
     exact: bool = False,
     seed: int | None = None,
     record: Record | str | os.PathLike[str] | None = None,
+    adapters: LoRA | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -53,24 +56,33 @@ def aggregate(
         seed: makes a sample of coordinates the same one each time. Without it the sample is drawn
             from the system's randomness, so that nobody can hide beside it.
         record: the run's record, or its file, to add this round to (see docs/record.md).
+        adapters: the updates are state dicts of LoRA adapters, of any ranks, to be judged and
+            summed as the products s·B·A that they stand for (see docs/adapters.md).
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
     chosen = resolve(method)
     started = perf_counter()
-    parsed = parse(updates, center)
+    if adapters is None:
+        parsed = parse(updates, center)
+    else:
+        parsed = parse_adapters(updates, center, adapters)
     counts, bad = _counts(sample_counts, parsed)
-    engine = _engine(parsed.without(bad))
+    engine = _engine(parsed.without(bad), adapters)
     seconds = {"parsing": perf_counter() - started}
     consensus = deliberate(engine, chosen, memory, counts, exact=exact, seed=seed, seconds=seconds)
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    if isinstance(engine, Adapters):
+        consensus.diagnostics["cut"] = engine.cut
     if record is not None:
         _write_down(consensus, record)
     return consensus
 
 
-def _engine(updates: Updates) -> InProcess:
+def _engine(updates: Updates, adapters: LoRA | None) -> InProcess:
     """Return the engine for where the updates lie: on one accelerator, or in memory."""
+    if adapters is not None:
+        return Adapters(updates, adapters)
     found = devices(updates)
     if found == {None}:
         return InProcess(updates)
