@@ -10,7 +10,7 @@ from consilience.beliefs import Beliefs
 from consilience.consensus import Consensus
 from consilience.crowd.inference import Inference, infer
 from consilience.engines.aggregate import aggregate
-from consilience.engines.files.engine import aggregate_files
+from consilience.engines.files.aggregate import aggregate_files
 from consilience.errors import (
     ConsilienceError,
     MemoryFileError,

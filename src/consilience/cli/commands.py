@@ -66,7 +66,9 @@ def demo(
 def merge(
     models: Annotated[
         list[str],
-        typer.Argument(help="Versions of a model: .safetensors, .npz, folders of shards, a glob."),
+        typer.Argument(
+            help="Versions of a model: .safetensors, .npz, folders of shards, PEFT folders, a glob."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -89,6 +91,19 @@ def merge(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    rank: Annotated[
+        int | None, typer.Option(min=1, help="Of the merged adapter; the parties' by default.")
+    ] = None,
+    exact_stack: Annotated[
+        bool, typer.Option("--exact-stack", help="Keep the exact sum of adapters, of a large rank.")
+    ] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="The model that adapters are for: add them to it.")
+    ] = None,
+    with_config: Annotated[
+        Path | None,
+        typer.Option(help="A folder: copy its configuration and tokenizer into the output."),
+    ] = None,
 ) -> None:
     """Merge versions of a model that come from parties nobody can vouch for.
 
@@ -98,9 +113,11 @@ def merge(
     """
     console = Console(stderr=True)
     try:
-        from consilience.cli.merge import Merge, to_json, to_table
+        from consilience.cli.merge import Merge, of_value, to_json, to_table
 
-        asked = Merge(models, output, base, method, memory, exact, record, report, dry_run, force)
+        kept = memory, exact, record, report, dry_run, force
+        more = rank, exact_stack, into, with_config
+        asked = Merge(models, output, base, method, *kept, *more)
         consensus, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None
@@ -111,6 +128,8 @@ def merge(
         typer.echo(to_json(consensus))
     else:
         Console().print(to_table(consensus))
+        for line in of_value(consensus):
+            typer.echo(line)
         typer.echo("nothing was written" if dry_run else f"written: {_path(output)}")
         for message in consensus.caveats:
             _complain(f"beware: {message}")

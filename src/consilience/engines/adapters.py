@@ -88,6 +88,7 @@ class Adapters(InProcess):
         with one_thread():
             for path, formed in zip(self.modules, in_order(form, self.modules), strict=True):
                 self.keep(path, formed.factors)
+                self.done("combination", path)
                 lost += formed.lost
         square = float(weights @ self._gram @ weights)
         self.cut = min(1.0, lost / square) if square > 0 else 0.0
@@ -146,6 +147,9 @@ class Adapters(InProcess):
         """Return uninitialised storage for a tensor that came with the factors."""
         return self._leaf(self._plain.template, path).empty()
 
+    def done(self, step: str, path: Path) -> None:
+        """Tell whoever wants to know that a module is done."""
+
     def biases(self) -> dict[Path, tuple[Tensor, Array]]:
         """Return what became of the biases of B, which its scale multiplies."""
         found = {}
@@ -171,6 +175,11 @@ class Adapters(InProcess):
         for path, leaf in self.updates.leaves[0].items():
             if leaf.kind != "float":
                 self.updates.elect(path, weights, self._room(path))
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of a module of the value."""
+        return max(self._ranks.values())
 
     @property
     def _sent(self) -> Updates:
@@ -224,7 +233,10 @@ class Adapters(InProcess):
 
         gram, reach = np.zeros((count + 1, count + 1)), np.zeros(count + 1)
         with one_thread():
-            for mine, lengths in in_order(measure, self.modules):
+            for path, (mine, lengths) in zip(
+                self.modules, in_order(measure, self.modules), strict=True
+            ):
+                self.done("evidence", path)
                 gram[:points, :points] += mine
                 reach[:points] += lengths
         return gram, reach

@@ -73,7 +73,7 @@ def aggregate(
     consensus = deliberate(engine, chosen, memory, counts, exact=exact, seed=seed, seconds=seconds)
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
     if isinstance(engine, Adapters):
-        consensus.diagnostics["cut"] = engine.cut
+        consensus.diagnostics.update(cut=engine.cut, rank=engine.rank)
     if record is not None:
         _write_down(consensus, record)
     return consensus

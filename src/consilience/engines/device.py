@@ -11,8 +11,7 @@ from typing import Any
 
 from consilience.engines.in_process import InProcess
 from consilience.passes import on_device
-from consilience.updates import tensors
-from consilience.updates.tensors import Storage
+from consilience.updates.tensors import Storage, Tensor
 from consilience.updates.trees import Leaves, Path
 from consilience.updates.usable import Updates
 
@@ -43,7 +42,11 @@ def on_this_machine(updates: Updates) -> Updates:
     """Return updates that all lie in this machine's memory."""
 
     def hosted(leaves: Leaves) -> Leaves:
-        return {path: tensors.on_this_machine(leaf) for path, leaf in leaves.items()}
+        return {path: _hosted(leaf) for path, leaf in leaves.items()}
 
     center = None if updates.center is None else hosted(updates.center)
     return replace(updates, leaves=tuple(map(hosted, updates.leaves)), center=center)
+
+
+def _hosted(leaf: Tensor) -> Tensor:
+    return Tensor(leaf.read(0, leaf.size), leaf.dtype, leaf.shape, leaf.source)

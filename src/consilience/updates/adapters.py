@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from consilience.arrays import Array, Positions
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import shown, told
 from consilience.updates.parsing import named, parse
-from consilience.updates.tensors import Tensor, on_this_machine
+from consilience.updates.tensors import Tensor
 from consilience.updates.trees import Leaves, Path, Tree, flatten
 from consilience.updates.usable import Updates
 
+T = TypeVar("T")
+
 STACK = "stack"
-_PREFIX = "base_model.model."  # what PEFT puts before the names of the model's modules
+PREFIX = "base_model.model."  # what PEFT puts before the names of the model's modules
 # x.lora_A.weight, x.lora_embedding_A, x.lora_B.bias; or with a name, x.lora_A.default.weight.
 _FACTOR = re.compile(
     r"(?P<module>.+)\.lora_(?:embedding_)?(?P<side>[AB])"
@@ -84,7 +86,7 @@ class LoRA:
 
     def scale(self, module: str, rank: int) -> float:
         """Return s for a module's factors of some rank."""
-        alpha = next((a for k, a in self.alpha_pattern.items() if _is_meant(k, module)), self.alpha)
+        alpha = matched(self.alpha_pattern, module, self.alpha)
         if alpha is None:
             return 1.0
         return float(alpha) / (math.sqrt(rank) if self.rslora else rank)
@@ -106,9 +108,13 @@ def _ending(key: str) -> tuple[str, bool]:
     return plain.removeprefix("^"), plain.startswith("^")
 
 
-def _is_meant(key: str, module: str) -> bool:
-    name, whole = _ending(key)
-    return module == name or (not whole and module.endswith(f".{name}"))
+def matched(pattern: Mapping[str, T], module: str, otherwise: T) -> T:
+    """Return what a pattern of PEFT has for a module: the first entry that means it counts."""
+    for key, value in pattern.items():
+        name, whole = _ending(key)
+        if module == name or (not whole and module.endswith(f".{name}")):
+            return value
+    return otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +126,11 @@ class Product:
     right: Tensor  # A, read as (r, in)
     scale: float
     paths: tuple[Path, Path]  # where B and A lie in the update
+
+    @property
+    def embedding(self) -> bool:
+        """Tell whether the module is a table, the transpose of the product."""
+        return ".lora_embedding_" in self.paths[0][0]
 
     @property
     def rank(self) -> int:
@@ -162,9 +173,10 @@ class Bias(NamedTuple):
     sent: Tensor
 
 
-def parse_adapters(updates: Any, center: Any, lora: LoRA) -> Updates:
+def parse_adapters(updates: Any, center: Any, lora: LoRA, around: LoRA | None = None) -> Updates:
     """Read the adapters of a round, a product for each pair of factors; those that cannot be used
-    are rejected, as by `parse`. The containers are those in which the factors were sent."""
+    are rejected, as by `parse`. The containers are those in which the factors were sent. ``around``
+    is what the factors of the centre mean, if something else."""
     trees: dict[str, Tree] = {}
     found: dict[str, Any] = {}
     for party, update in named(updates).items():
@@ -175,8 +187,8 @@ def parse_adapters(updates: Any, center: Any, lora: LoRA) -> Updates:
             found[party] = error
         except Exception as error:  # whatever a stranger's object raises costs nobody else
             found[party] = UpdateError(f"it cannot be read ({told(error)})")
-    around = None if center is None else products(flatten(center)[0], lora)
-    read = parse(found, around)
+    base = None if center is None else products(flatten(center)[0], around or lora)
+    read = parse(found, base)
     return replace(read, trees=tuple(trees[party] for party in read.parties))
 
 
@@ -191,10 +203,10 @@ def products(leaves: Leaves, lora: LoRA) -> dict[str, Tensor]:
         _check_linear(name)
         part = _FACTOR.fullmatch(name)
         if part is None:
-            found[name] = on_this_machine(leaf)
+            found[name] = _on_this_machine(leaf)
             continue
         key = part["module"] + (part["adapter"] or "")
-        modules[key] = part["module"].removeprefix(_PREFIX)
+        modules[key] = part["module"].removeprefix(PREFIX)
         if part["kind"] == ".bias":
             biases[name] = key, leaf
         else:
@@ -233,6 +245,12 @@ def _product(module: str, pair: Mapping[str, tuple[Path, Tensor]], lora: LoRA) -
     scale = lora.scale(module, rank)
     product = Product(module, left.flat(), right.flat(), scale, (left_at, right_at))
     return Tensor(product, "float64", (left.shape[0], *right.shape[1:]), product)
+
+
+def _on_this_machine(leaf: Tensor) -> Tensor:
+    if getattr(getattr(leaf.storage, "device", None), "type", "cpu") == "cpu":
+        return leaf
+    return Tensor(leaf.flat().read(0, leaf.size), leaf.dtype, leaf.shape, leaf.source)
 
 
 def _name(path: Path) -> str:

@@ -171,14 +171,6 @@ def outline(source: Any) -> Tensor:
     return Tensor(storage, name, array.shape, array if isinstance(source, np.ndarray) else source)
 
 
-def on_this_machine(leaf: Tensor) -> Tensor:
-    """Return a tensor in this machine's memory: the same, if it lies there."""
-    where = getattr(getattr(leaf.storage, "device", None), "type", "cpu")
-    if where == "cpu":
-        return leaf
-    return Tensor(leaf.flat().read(0, leaf.size), leaf.dtype, leaf.shape, leaf.source)
-
-
 def is_tensor(source: Any) -> bool:
     """Tell a leaf of an update from a container of leaves."""
     if isinstance(source, float | int | np.generic | Tensor):
