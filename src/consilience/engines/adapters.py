@@ -49,6 +49,7 @@ class Adapters(InProcess):
         self.modules = tuple(p for p in self.updates.floats if _is_product(self._leaf(0, p)))
         self._gram: Matrix = np.zeros((0, 0))  # inner products, the centre's last: (J+1, J+1)
         self._ranks: Mapping[Path, int] = {}  # of the value's modules
+        self._viewed = updates, (factored(updates), _without_products(updates))
         self.cut = 0.0  # the share of the consensus's squared length that its rank cut off
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
@@ -184,17 +185,18 @@ class Adapters(InProcess):
     @property
     def _sent(self) -> Updates:
         """The tensors as they were sent."""
-        return factored(self.updates)
+        return self._views()[0]
 
     @property
     def _plain(self) -> Updates:
         """What was sent beside the factors."""
+        return self._views()[1]
 
-        def plain(leaves: Leaves) -> Leaves:
-            return {path: leaf for path, leaf in leaves.items() if not _is_product(leaf)}
-
-        center = None if self.updates.center is None else plain(self.updates.center)
-        return replace(self.updates, leaves=tuple(map(plain, self.updates.leaves)), center=center)
+    def _views(self) -> tuple[Updates, Updates]:
+        """Return both, which change only with the parties."""
+        if self._viewed[0] is not self.updates:
+            self._viewed = self.updates, (factored(self.updates), _without_products(self.updates))
+        return self._viewed[1]
 
     @property
     def _numbers(self) -> float:
@@ -245,16 +247,15 @@ class Adapters(InProcess):
         """Return the factors of some points side by side, times their scales and weights."""
         products = [self._product(j, path) for j in points]
         total = sum(product.rank for product in products)
-        left = np.empty((products[0].height, total))
-        right = np.empty((total, products[0].width))
+        left, right = (np.empty((products[0].height, total)), np.empty((total, products[0].width)))
+        by = np.empty(total)
         at = 0
         for j, product in zip(points, products, strict=True):
             end = at + product.rank
-            factors = product.factors()
-            by = product.scale * (1.0 if weights is None else float(weights[j]))
-            np.multiply(factors[0], by, out=left[:, at:end], dtype=np.float64)
-            right[at:end] = factors[1]
+            left[:, at:end], right[at:end] = product.factors()
+            by[at:end] = product.scale * (1.0 if weights is None else float(weights[j]))
             at = end
+        left *= by  # in one go: with a cast in each, it takes four times as long
         return Factors(left, right)
 
     def _unusable(self, reach: Vector) -> dict[str, str]:
@@ -306,6 +307,14 @@ def stored(values: Array, dtype: str) -> Array:
     if dtype in LARGEST_OF:
         flat = flat.clip(-LARGEST_OF[dtype], LARGEST_OF[dtype])
     return to_bfloat16(flat) if dtype == "bfloat16" else flat.astype(dtype)
+
+
+def _without_products(updates: Updates) -> Updates:
+    def plain(leaves: Leaves) -> Leaves:
+        return {path: leaf for path, leaf in leaves.items() if not _is_product(leaf)}
+
+    center = None if updates.center is None else plain(updates.center)
+    return replace(updates, leaves=tuple(map(plain, updates.leaves)), center=center)
 
 
 def _is_product(leaf: Tensor) -> bool:

@@ -29,6 +29,7 @@ from consilience.updates.usable import Updates
 
 Found = Mapping[str, peft.StoredAdapter | UpdateError]
 _BLOCK = 1 << 20  # numbers of a model that are formed or copied at once
+METADATA = {"format": "pt"}  # of factors, as PEFT writes it
 _BASE = ".base_layer."  # in the names of tensors that PEFT wrapped
 
 
@@ -46,7 +47,7 @@ class FolderOfFactors(Adapters):
         self.adapters = {p: a for p, a in found.items() if isinstance(a, peft.StoredAdapter)}
         lora = LoRA(rank=rank, parties={p: a.lora for p, a in self.adapters.items()})
         super().__init__(in_pieces(_parsed(found, center, lora)), lora)
-        self.output, self._meter = output, meter
+        self.output, self._meter, self.metadata = output, meter, METADATA
         self._layout: dict[str, Tensor] = {}
         total = sum(nbytes(leaves.values()) for leaves in map(dict, self._sent.leaves))
         meter.totals = {"evidence": total, "combination": total}
@@ -98,7 +99,7 @@ class FolderOfFactors(Adapters):
             for file in adapter.model.files:
                 file.check_unchanged()
         self.describe(used, weights)
-        self.output.commit({"format": "pt"})
+        self.output.commit(self.metadata)
         return self.output.path
 
     def describe(self, used: list[peft.StoredAdapter], weights: Vector) -> None:
@@ -122,7 +123,7 @@ class IntoBase(FolderOfFactors):
         rank: int | str | None,
     ) -> None:
         super().__init__(found, center, output, meter, STACK if rank is None else rank)
-        self.base = base
+        self.base, self.metadata = base, METADATA | base.metadata
         self._turned = {path: self._is_turned(path) for path in self.modules}
         for path in self.updates.leaves[0]:
             if path not in self._turned:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from consilience.consensus import Consensus
 from consilience.engines.adapters import Adapters
-from consilience.engines.files.adapters import FolderOfFactors, IntoBase
+from consilience.engines.files.adapters import METADATA, FolderOfFactors, IntoBase
 from consilience.engines.files.configuration import Copied, copied
 from consilience.engines.files.engine import Files, Meter, Progress, deliberate_readable
 from consilience.engines.files.model import StoredModel, open_model
 from consilience.engines.files.output import Output
 from consilience.engines.files.peft import TENSORS, StoredAdapter, is_adapter, open_adapter
+from consilience.engines.files.safetensors import Metadata
 from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
@@ -123,7 +124,7 @@ class _Asked:
         base = None if self.center is None else open_model(self.center, files)
         sound = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
         shards = _shards([base] if base and base.shards else list(sound.values()))
-        output = self._output(shards, sound.values())
+        output = self._output(shards, [model.metadata for model in sound.values()])
         return Files(found, base, output, meter, exact=exact), sound
 
     def _of_adapters(
@@ -134,16 +135,15 @@ class _Asked:
         center = None if self.center is None else open_adapter(self.center, files)
         if self.into is None:
             names = (name for model in sound.values() for name in model.tensors)
-            output = self._output(dict.fromkeys(names, TENSORS), sound.values())
+            output = self._output(dict.fromkeys(names, TENSORS), [METADATA])
             return FolderOfFactors(found, center, output, meter, self.rank), sound
         base = open_model(self.into, files)
-        output = self._output(base.shards or {}, [base])
+        output = self._output(base.shards or {}, [METADATA | base.metadata])
         return IntoBase(found, center, base, output, meter, self.rank), sound
 
-    def _output(self, shards: Mapping[str, str], models: Iterable[StoredModel]) -> Output | None:
-        """Return where the value goes."""
+    def _output(self, shards: Mapping[str, str], metadata: Iterable[Metadata]) -> Output | None:
+        """Return where the value goes, with metadata that it may get."""
         if self.target is not None:
-            metadata = [model.metadata for model in models]
             self.output = Output(self.target, shards, metadata, self.beside.files)
         return self.output
 
