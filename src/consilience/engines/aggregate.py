@@ -20,7 +20,7 @@ from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.text import shown
-from consilience.updates.adapters import LoRA, parse_adapters
+from consilience.updates.adapters import LoRA, meaning, parse_adapters
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates
 
@@ -37,7 +37,7 @@ def aggregate(
     exact: bool = False,
     seed: int | None = None,
     record: Record | str | os.PathLike[str] | None = None,
-    adapters: LoRA | None = None,
+    adapters: LoRA | str | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -57,18 +57,17 @@ def aggregate(
             from the system's randomness, so that nobody can hide beside it.
         record: the run's record, or its file, to add this round to (see docs/record.md).
         adapters: the updates are state dicts of LoRA adapters, of any ranks, to be judged and
-            summed as the products s·B·A that they stand for (see docs/adapters.md).
+            summed as the products s·B·A that they stand for (see docs/adapters.md): what s is, or
+            "lora" where all have the same alpha.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
     chosen = resolve(method)
     started = perf_counter()
-    if adapters is None:
-        parsed = parse(updates, center)
-    else:
-        parsed = parse_adapters(updates, center, adapters)
+    lora = None if adapters is None else meaning(adapters)
+    parsed = parse(updates, center) if lora is None else parse_adapters(updates, center, lora)
     counts, bad = _counts(sample_counts, parsed)
-    engine = _engine(parsed.without(bad), adapters)
+    engine = _engine(parsed.without(bad), lora)
     seconds = {"parsing": perf_counter() - started}
     consensus = deliberate(engine, chosen, memory, counts, exact=exact, seed=seed, seconds=seconds)
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
@@ -79,10 +78,10 @@ def aggregate(
     return consensus
 
 
-def _engine(updates: Updates, adapters: LoRA | None) -> InProcess:
+def _engine(updates: Updates, lora: LoRA | None) -> InProcess:
     """Return the engine for where the updates lie: on one accelerator, or in memory."""
-    if adapters is not None:
-        return Adapters(updates, adapters)
+    if lora is not None:
+        return Adapters(updates, lora)
     found = devices(updates)
     if found == {None}:
         return InProcess(updates)

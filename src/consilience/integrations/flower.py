@@ -24,6 +24,7 @@ from consilience.integrations.metrics import typical_metrics
 from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
 from consilience.text import shown
+from consilience.updates.adapters import LoRA
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -58,6 +59,8 @@ class ConsilienceStrategy(FedAvg):
                 node id is to be it (a simulation draws node ids anew in every run)
     step        None: parties send parameters. A number: they send differences (1) or gradients
                 (minus the learning rate), and the model moves by so many times the consensus
+    adapters    what LoRA's factors mean, as of `consilience.aggregate`; "auto": found by their
+                names, one alpha for all. None: tensors like others
     min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
                 ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
 
@@ -74,6 +77,7 @@ class ConsilienceStrategy(FedAvg):
         record: str | os.PathLike[str] | None = None,
         party_key: str | None = None,
         step: float | None = None,
+        adapters: LoRA | str | None = "auto",
         min_good: int | None = None,
         **more: Any,
     ) -> None:
@@ -85,6 +89,7 @@ class ConsilienceStrategy(FedAvg):
             record=record,
             checkpoint=checkpoint,
             step=step,
+            adapters=adapters,
             log=log,
         )
         self._before = 0  # rounds that an earlier run of this federation finished

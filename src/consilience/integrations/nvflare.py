@@ -43,6 +43,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     record       a file: each round is added to it, for `consilience report`
     params_type  what clients send: "FULL" for parameters, "DIFF" for differences; whoever sends
                  the other is rejected
+    adapters     "lora" or "rslora": clients send LoRA's factors, of any ranks, all with one alpha;
+                 "auto": if the model has such tensors; None: they are tensors like others
 
     A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
     """
@@ -54,10 +56,11 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         memory: str | None = None,
         record: str | None = None,
         params_type: str = "FULL",
+        adapters: str | None = "auto",
     ) -> None:
         super().__init__()
         self.method, self.minimum, self.params_type = method, minimum, params_type
-        self.memory, self.record = memory, record
+        self.memory, self.record, self.adapters = memory, record, adapters
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel]] = {}
@@ -118,7 +121,15 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
     def _started(self) -> Rounds:
         known = Memory.load(self.memory) if self.memory and Path(self.memory).exists() else Memory()
-        return Rounds(self.method, known, self.minimum, self.record, step=self._step, log=log)
+        return Rounds(
+            self.method,
+            known,
+            self.minimum,
+            self.record,
+            step=self._step,
+            adapters=self.adapters,
+            log=log,
+        )
 
     def _global_model(self) -> dict[str, Any] | None:
         found = self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) if self.fl_ctx else None

@@ -28,9 +28,11 @@ from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Ten
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.text import shown, told
+from consilience.updates.adapters import LoRA, are_factors, meaning
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
+_AUTO = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,9 @@ class Rounds:
     step        None: updates are parameters, and the consensus is the new model. A number:
                 updates are differences or gradients, and the model moves by so many times their
                 consensus (1 for differences, minus the learning rate for gradients)
+    adapters    "lora", "rslora" or a `LoRA`: updates are adapters, of any ranks, judged and summed
+                as the products of their factors. "auto": if the model has factors. None: they are
+                tensors like others
     log         where parties are named
     """
 
@@ -75,6 +80,7 @@ class Rounds:
     record: str | os.PathLike[str] | None = None
     checkpoint: str | os.PathLike[str] | None = None
     step: float | None = None
+    adapters: LoRA | str | None = "auto"
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("consilience"))
     # Of each party ever rejected: how often, when last, and why then.
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -83,6 +89,10 @@ class Rounds:
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
+        if self.adapters not in (None, _AUTO):
+            self.adapters = meaning(self.adapters)
+            if self.step is not None:
+                raise ConsilienceError("a step is for differences; adapters are sent whole")
         if self.record is not None and Path(self.record).exists():
             Record.read(self.record)
 
@@ -145,14 +155,15 @@ class Rounds:
         centre = model
         if model is not None and self.step is not None:
             centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
+        lora = self._meaning(model)
         try:
             try:
-                consensus = aggregate(updates, self.method, memory, centre, counts)
+                consensus = aggregate(updates, self.method, memory, centre, counts, adapters=lora)
             except ConsilienceError:
                 raise
             except Exception:  # of somebody's making: who is it?
-                tried = tried_alone(updates, centre)
-                consensus = aggregate(tried, self.method, memory, centre, counts)
+                tried = tried_alone(updates, centre, lora)
+                consensus = aggregate(tried, self.method, memory, centre, counts, adapters=lora)
             return consensus, None, consensus.rejected
         except ConsilienceError as error:
             return None, shown(error, _NOTE), getattr(error, "rejected", {})
@@ -160,6 +171,15 @@ class Rounds:
             why = f"the aggregation failed: {told(error, _REASON)}"
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
             return None, why, {}
+
+    def _meaning(self, model: Tensors | None) -> LoRA | None:
+        """Return what the factors of adapters mean, if the updates are any."""
+        if self.adapters == _AUTO and model is not None:
+            found = self.step is None and are_factors(model)
+            self.adapters = meaning("lora") if found else None
+            if found:
+                self.log.info("the model is a LoRA adapter: judged and summed as the products B·A")
+        return self.adapters if isinstance(self.adapters, LoRA) else None
 
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
         """Return the next model, in the dtypes of the present one; its tensors are new."""

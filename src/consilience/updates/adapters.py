@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,6 +94,22 @@ class LoRA:
     def of(self, party: str) -> LoRA:
         """Return what a party's factors mean."""
         return self.parties.get(party, self)
+
+
+def meaning(said: LoRA | str) -> LoRA:
+    """Return what factors mean, by name: where all parties have the same alpha, it may be any."""
+    if isinstance(said, LoRA):
+        return said
+    if said in ("lora", "rslora"):
+        return LoRA(1.0, rslora=said == "rslora")
+    raise ConsilienceError(
+        f"adapters are 'lora', 'rslora' or a LoRA(...), found {shown(repr(said))}"
+    )
+
+
+def are_factors(names: Iterable[str]) -> bool:
+    """Tell whether among the names of tensors there are those of LoRA's factors."""
+    return any(_FACTOR.fullmatch(name) for name in names)
 
 
 def _ending(key: str) -> tuple[str, bool]:
