@@ -7,7 +7,8 @@ library, and a LoRA adapter, in PEFT's hands, of a rank of its own.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import inspect
 from functools import lru_cache
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -39,9 +40,7 @@ def text(modules: tuple[str, ...]) -> torch.Tensor:
     """The source of some modules, as bytes."""
     found = b""
     for name in modules:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None and spec.origin is not None
-        found += Path(spec.origin).read_bytes()
+        found += Path(inspect.getfile(importlib.import_module(name))).read_bytes()
     return torch.frombuffer(bytearray(found), dtype=torch.uint8).long()
 
 
