@@ -28,6 +28,7 @@ import numpy as np
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
+import consilience as cs
 from benchmarks.files import read
 
 RANK, TRUE = 16, 8  # of an adapter, and of what the good ones have in common
@@ -107,6 +108,35 @@ def off(out: Path, paths: list[Path]) -> float:
     return float(np.sqrt(apart / length))
 
 
+def apart(found: dict[str, Any], expected: dict[str, Any]) -> float:
+    """Return how far the update of an adapter is from another's, relative to that."""
+    far = length = 0.0
+    for key in (key for key in found if ".lora_B." in key):
+        other = key.replace("lora_B", "lora_A")
+        mine, theirs = (x[key].astype(float) @ x[other] for x in (found, expected))
+        far, length = far + np.square(mine - theirs).sum(), length + np.square(theirs).sum()
+    return float(f"{np.sqrt(far / length):.2g}")
+
+
+def gauges(folder: Path) -> dict[str, float]:
+    """Return how far the merger of an adapter and itself in other gauges is from it: ours, and that
+    of averaging A and B."""
+    rng = np.random.default_rng(0)
+    mine = load_file(write(folder, 1, 256)[0] / "adapter_model.safetensors")
+    sent = {"mine": mine}
+    for copy in range(3):
+        other = dict(mine)
+        for key in (key for key in mine if ".lora_B." in key):
+            turn = rng.standard_normal((RANK, RANK))
+            right = key.replace("lora_B", "lora_A")
+            other[key] = (mine[key] @ turn).astype(np.float32)
+            other[right] = np.linalg.solve(turn, mine[right]).astype(np.float32)
+        sent[f"copy{copy}"] = other
+    ours = cs.aggregate(sent, adapters="lora").value
+    naive = {key: np.mean([x[key] for x in sent.values()], axis=0) for key in mine}
+    return {"ours": apart(ours, mine), "averaging_a_and_b": apart(naive, mine)}
+
+
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -120,6 +150,8 @@ def main() -> None:
         large, small, out = Path(folder, "large"), Path(folder, "small"), Path(folder, "out")
         large.mkdir()
         small.mkdir()
+        turned = Path(folder, "turned")
+        turned.mkdir()
         paths, tiny = write(large, asked.layers, 4096), write(small, 1, 64)
         files = [path / "adapter_model.safetensors" for path in paths]
         times = dict.fromkeys(["reading", "starting", *ways], float("inf"))
@@ -137,7 +169,9 @@ def main() -> None:
             told[way]["megabytes"] = megabytes(paths, out, rank)
             spent = times[way] - times["starting"]
             told[way]["in_readings"] = round(spent / times["reading"], 1)
+        in_other_gauges = gauges(turned)
     record = {
+        "same_in_other_gauges": in_other_gauges,
         "layers": asked.layers,
         "megabytes_each": round(sum(2 * 4 * RANK * 4096 * 4 for _ in range(asked.layers)) / 2**20),
         "seconds": {name: round(seconds, 2) for name, seconds in times.items()},

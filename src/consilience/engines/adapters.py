@@ -25,7 +25,7 @@ from consilience.evidence import FARTHEST, Block, Evidence
 from consilience.passes.blas import one_thread
 from consilience.passes.combine import combine
 from consilience.passes.corroborate import Witnesses, witnesses_of
-from consilience.passes.factors import Cut, Factors, cut, inner_products, padded
+from consilience.passes.factors import Factors, cut, inner_products, padded
 from consilience.passes.observe import observe, screened
 from consilience.passes.parallel import in_order
 from consilience.updates.adapters import STACK, Bias, LoRA, Product, factored
@@ -78,19 +78,18 @@ class Adapters(InProcess):
         ranks = {path: self._rank(path, chosen, weights) for path in self.modules}
         self.begin(ranks)
 
-        def form(path: Path) -> Cut:
-            stack = self._stacked(path, chosen, weights)
-            rank = ranks[path]
+        def form(path: Path) -> float:
+            stack, rank = self._stacked(path, chosen, weights), ranks[path]
             if stack.right.shape[0] > rank:
-                return cut(stack, rank)
-            return Cut(padded(stack, rank, stack.right), 0.0)
+                stack, lost = cut(stack, rank)
+            else:
+                stack, lost = padded(stack, rank, stack.right), 0.0
+            self.keep(path, stack)  # here, lest finished ones pile up
+            self.done("combination", path)
+            return lost
 
-        lost = 0.0
         with one_thread():
-            for path, formed in zip(self.modules, in_order(form, self.modules), strict=True):
-                self.keep(path, formed.factors)
-                self.done("combination", path)
-                lost += formed.lost
+            lost = sum(in_order(form, self.modules))
         square = float(weights @ self._gram @ weights)
         self.cut = min(1.0, lost / square) if square > 0 else 0.0
         return self._with_plain(weights, ring)
@@ -231,14 +230,12 @@ class Adapters(InProcess):
 
         def measure(path: Path) -> tuple[Matrix, Vector]:
             ranks = [self._product(j, path).rank for j in range(points)]
+            self.done("evidence", path)
             return inner_products(ranks, lambda some: self._stacked(path, some))
 
         gram, reach = np.zeros((count + 1, count + 1)), np.zeros(count + 1)
         with one_thread():
-            for path, (mine, lengths) in zip(
-                self.modules, in_order(measure, self.modules), strict=True
-            ):
-                self.done("evidence", path)
+            for mine, lengths in in_order(measure, self.modules):
                 gram[:points, :points] += mine
                 reach[:points] += lengths
         return gram, reach

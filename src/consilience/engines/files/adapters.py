@@ -66,6 +66,12 @@ class FolderOfFactors(Adapters):
         for path in self.modules:
             for (name,), outline in self.outlines(path).items():
                 self._layout[name] = outline
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Make room in the output, before several threads look for theirs."""
+        if self.output is not None:
+            self.output.lay_out(self._layout)
 
     def keep(self, path: Key, factors: Factors) -> None:
         """Write the factors of a module."""
@@ -131,8 +137,9 @@ class IntoBase(FolderOfFactors):
 
     def begin(self, ranks: Mapping[Key, int]) -> None:
         """Make room for a model like the base."""
-        super().begin(ranks)
+        Adapters.begin(self, ranks)
         self._layout = dict(self.base.tensors)
+        self.lay_out()
 
     def keep(self, path: Key, factors: Factors) -> None:
         """Write a matrix of the base with its update added."""
