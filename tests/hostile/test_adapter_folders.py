@@ -147,7 +147,7 @@ def test_a_dry_run_writes_nothing():
 
 
 def test_a_folder_with_something_in_it_is_left_alone():
-    with pytest.raises(cs.ConsilienceError, match="with something in it"):
+    with pytest.raises(cs.ConsilienceError, match="one of the inputs"):
         cs.aggregate_files(folders(), "p1")
     Path("full").mkdir()
     Path("full", "mine").touch()
