@@ -10,7 +10,7 @@ from consilience.beliefs import Beliefs
 from consilience.consensus import Consensus
 from consilience.crowd.inference import Inference, infer
 from consilience.engines.aggregate import aggregate
-from consilience.engines.files.engine import aggregate_files
+from consilience.engines.files.aggregate import aggregate_files
 from consilience.errors import (
     ConsilienceError,
     MemoryFileError,
@@ -41,6 +41,7 @@ from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.require import Require
+from consilience.updates.adapters import LoRA
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ __all__ = [
     "Inference",
     "Kernel",
     "Krum",
+    "LoRA",
     "Mean",
     "Memory",
     "MemoryFileError",

@@ -59,6 +59,12 @@ class Engine(Protocol):
         """K, the number of floating-point coordinates of an update that are evidence."""
         ...
 
+    @property
+    def linear(self) -> bool:
+        """Whether the value can be a weighted sum and nothing else: then no coordinate is treated
+        by itself, and nobody needs a witness."""
+        ...
+
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Return the evidence, from a sample of the coordinates unless ``exact``; parties whose
         updates prove unusable are left out from then on."""
@@ -219,7 +225,13 @@ class _Round:
         """Return the weights that count, and who must stand beside the others; None where
         nobody asks for them. The last weight, the centre's, stays."""
         size = self.engine.size
-        if rule is None or len(weights) < 3 or not (rule.always or size >= _PLACES):
+        if rule is not None and rule.always and self.engine.linear:
+            raise ConsilienceError(
+                "corroboration goes coordinate by coordinate, and the sum of these updates can "
+                "only be formed whole: leave it out, for instance with Pairwise(corroborate=False)"
+            )
+        few = len(weights) < 3 or (size < _PLACES and not (rule and rule.always))
+        if rule is None or self.engine.linear or few:
             return weights, None
         edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)

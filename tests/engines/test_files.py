@@ -552,7 +552,7 @@ def change(path: Path):
 def test_a_file_that_fails_while_it_is_read_costs_its_party_alone(
     tmp_path: Path, monkeypatch, spoil, reason
 ):
-    monkeypatch.setattr("consilience.engines.files.engine._KEPT", 0)
+    monkeypatch.setattr("consilience.engines.files.aggregate._KEPT", 0)
     made = models()
     paths = save_all(made, tmp_path)
     spoilt = []

@@ -340,7 +340,7 @@ def merged_while(paths, out, spoil) -> cs.Consensus:
 
 
 def test_a_change_is_noticed_although_its_time_was_put_back(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("consilience.engines.files.engine._KEPT", 0)
+    monkeypatch.setattr("consilience.engines.files.aggregate._KEPT", 0)
     paths = honest(tmp_path, "abcde")
     found = merged_while(paths, tmp_path / "out.safetensors", lambda: rewrite(paths["b"]))
     assert list(found.rejected) == ["b"]
@@ -358,7 +358,7 @@ def test_what_fits_is_read_once(tmp_path: Path, spoil):
 
 
 def test_a_file_opened_again_must_be_the_same(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("consilience.engines.files.engine._KEPT", 0)
+    monkeypatch.setattr("consilience.engines.files.aggregate._KEPT", 0)
     monkeypatch.setattr("consilience.engines.files.descriptors._MOST", 1)
     paths = honest(tmp_path, "abcde")
     found = merged_while(paths, tmp_path / "out.safetensors", lambda: replace(paths["b"]))
@@ -367,7 +367,7 @@ def test_a_file_opened_again_must_be_the_same(tmp_path: Path, monkeypatch):
 
 
 def test_many_files_that_change_one_after_another(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("consilience.engines.files.engine._KEPT", 0)
+    monkeypatch.setattr("consilience.engines.files.aggregate._KEPT", 0)
     eves = [f"e{n:03}" for n in range(25)]
     paths = honest(tmp_path, ["a", "b", "c", *eves])
     left = list(eves)
@@ -381,7 +381,7 @@ def test_many_files_that_change_one_after_another(tmp_path: Path, monkeypatch):
 
 
 def test_a_file_that_shrinks_and_grows_all_the_time(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("consilience.engines.files.engine._KEPT", 0)
+    monkeypatch.setattr("consilience.engines.files.aggregate._KEPT", 0)
     paths = honest(tmp_path, "abcde", 100_000)
     whole, stop = paths["b"].read_bytes(), []
 

@@ -67,7 +67,9 @@ def demo(
 def merge(
     models: Annotated[
         list[str],
-        typer.Argument(help="Versions of a model: .safetensors, .npz, folders of shards, a glob."),
+        typer.Argument(
+            help="Versions of a model: .safetensors, .npz, folders of shards, PEFT folders, a glob."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -103,6 +105,19 @@ def merge(
     evidence: Annotated[
         list[str] | None, typer.Option(help="Judge by tensors called like this alone, or not.")
     ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=1, help="Of the merged adapter; the parties' by default.")
+    ] = None,
+    exact_stack: Annotated[
+        bool, typer.Option("--exact-stack", help="Keep the exact sum of adapters, of a large rank.")
+    ] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="The model that adapters are for: add them to it.")
+    ] = None,
+    with_config: Annotated[
+        Path | None,
+        typer.Option(help="A folder: copy its configuration and tokenizer into the output."),
+    ] = None,
 ) -> None:
     """Merge versions of a model that come from parties nobody can vouch for.
 
@@ -112,24 +127,13 @@ def merge(
     """
     console = Console(stderr=True)
     try:
-        from consilience.cli.merge import Merge, to_json, to_table
+        from consilience.cli.merge import Merge, of_value, to_json, to_table
 
         require = consilience.Require(least_parties, most_suspects)
-        asked = Merge(
-            models,
-            output,
-            base,
-            method,
-            memory,
-            exact,
-            record,
-            report,
-            dry_run,
-            force,
-            require,
-            tensors or None,
-            evidence or None,
-        )
+        kept = memory, exact, record, report, dry_run, force
+        chosen = tensors or None, evidence or None
+        made = rank, exact_stack, into, with_config
+        asked = Merge(models, output, base, method, *(*kept, require, *chosen, *made))
         consensus, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None
@@ -140,6 +144,8 @@ def merge(
         typer.echo(to_json(consensus))
     else:
         Console().print(to_table(consensus))
+        for line in of_value(consensus):
+            typer.echo(line)
         typer.echo("nothing was written" if dry_run else f"written: {_path(output)}")
         for message in consensus.caveats:
             _complain(f"beware: {message}")

@@ -30,15 +30,17 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.consensus import Consensus
-from consilience.engines.files.engine import aggregate_files
+from consilience.engines.files.aggregate import aggregate_files
 from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.report.page import write as write_page
 from consilience.require import Require
 from consilience.text import measured, shown
+from consilience.updates.adapters import STACK
 
 _REASON = 400  # characters
+_OF_VALUE = ("rank", "cut", "copied", "notes")  # what else is said of the output, where it is so
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Merge:
     require: Require
     tensors: Sequence[str] | None
     evidence: Sequence[str] | None
+    rank: int | None
+    exact_stack: bool
+    into: Path | None
+    with_config: Path | None
 
     def run(self, console: Console) -> tuple[Consensus, list[str]]:
         """Merge, then keep what was learnt; return also what of that could not be kept.
@@ -80,6 +86,9 @@ class Merge:
                 require=self.require,
                 tensors=self.tensors,
                 evidence=self.evidence,
+                rank=STACK if self.exact_stack else self.rank,
+                into=self.into,
+                with_config=self.with_config,
             )
         return consensus, [str(error) for error in self._keep(consensus, memory)]
 
@@ -89,6 +98,8 @@ class Merge:
             raise ConsilienceError("where to? Give -o OUT.safetensors, or --dry-run")
         if self.output is not None and self.output.is_file() and not (self.force or self.dry_run):
             raise ConsilienceError(f"{self.output}: exists already; --force replaces it")
+        if self.rank is not None and self.exact_stack:
+            raise ConsilienceError("--rank or --exact-stack: the exact stack has its own rank")
         if self.report is not None and self.report.suffix != ".html":
             raise ConsilienceError(f"{self.report}: expected the name of an .html file")
         if self.record is not None and self.record.exists():
@@ -152,6 +163,7 @@ def to_json(consensus: Consensus) -> str:
         "parties": parties,
         "center_weight": consensus.center_weight,
         "caveats": list(consensus.caveats),
+        **{key: consensus.diagnostics[key] for key in _OF_VALUE if key in consensus.diagnostics},
         "effective_parties": _number(consensus.diagnostics["effective_parties"]),
         "seconds": consensus.diagnostics["seconds"],
     }
@@ -180,6 +192,17 @@ def to_table(consensus: Consensus) -> Table:
         table.add_section()
         table.add_row("the centre", f"{100 * consensus.center_weight:.1f} %", style="italic")
     return table
+
+
+def of_value(consensus: Consensus) -> list[str]:
+    """Return what else there is to say of the output, in lines."""
+    found, lines = consensus.diagnostics, []
+    if "rank" in found:
+        cut = f"{100 * found['cut']:.2g} % of the squared update is cut off"
+        lines.append(f"rank {found['rank']}: {cut if found['cut'] else 'the exact sum'}")
+    if "copied" in found:
+        lines.append(f"copied: {', '.join(found['copied'])}")
+    return [*lines, *found.get("notes", ())]
 
 
 def _expand(words: Sequence[str]) -> list[Path]:

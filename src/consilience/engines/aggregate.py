@@ -12,6 +12,7 @@ import numpy as np
 
 from consilience.consensus import Consensus
 from consilience.deliberation import deliberate
+from consilience.engines.adapters import Adapters
 from consilience.engines.device import Device, devices, on_this_machine
 from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError, RecordFileError
@@ -20,6 +21,7 @@ from consilience.memory import Memory
 from consilience.record import Record
 from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.adapters import LoRA, check_whole, meaning, parse_adapters
 from consilience.updates.names import Patterns
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates
@@ -41,6 +43,7 @@ def aggregate(
     require: Require | None = None,
     tensors: Patterns | None = None,
     evidence: Patterns | None = None,
+    adapters: LoRA | str | None = None,
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
@@ -67,14 +70,22 @@ def aggregate(
             them, of those not to, such as "!head.*". The others are not looked at, and not in the
             value. All, if not given.
         evidence: likewise, of the tensors by which parties are judged.
+        adapters: the updates are state dicts of LoRA adapters, of any ranks, to be judged and
+            summed as the products s·B·A that they stand for (see docs/adapters.md): what s is, or
+            "lora" where all have the same alpha.
 
     A party whose update cannot be used is rejected with a reason, and the round goes on.
     """
     chosen = resolve(method)
     started = perf_counter()
-    parsed = parse(updates, center, tensors, evidence)
+    lora = None if adapters is None else meaning(adapters)
+    if lora is None:
+        parsed = parse(updates, center, tensors, evidence)
+    else:
+        check_whole(tensors, evidence)
+        parsed = parse_adapters(updates, center, lora)
     counts, bad = _counts(sample_counts, parsed)
-    engine = _engine(parsed.without(bad))
+    engine = _engine(parsed.without(bad), lora)
     seconds = {"parsing": perf_counter() - started}
     consensus = deliberate(
         engine,
@@ -88,13 +99,17 @@ def aggregate(
         require=require,
     )
     consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
+    if isinstance(engine, Adapters):
+        consensus.diagnostics.update(cut=engine.cut, rank=engine.rank)
     if record is not None:
         _write_down(consensus, record)
     return consensus
 
 
-def _engine(updates: Updates) -> InProcess:
+def _engine(updates: Updates, lora: LoRA | None) -> InProcess:
     """Return the engine for where the updates lie: on one accelerator, or in memory."""
+    if lora is not None:
+        return Adapters(updates, lora)
     found = devices(updates)
     if found == {None}:
         return InProcess(updates)

@@ -12,16 +12,19 @@ from typing import Any
 from consilience.engines.aggregate import aggregate
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import told
+from consilience.updates.adapters import LoRA
 
 
-def tried_alone(updates: Mapping[str, Any], center: Any = None) -> dict[str, Any]:
+def tried_alone(
+    updates: Mapping[str, Any], center: Any = None, adapters: LoRA | None = None
+) -> dict[str, Any]:
     """Return the updates; in the place of one that fails by itself, the error that says so."""
-    return {party: _tried(party, update, center) for party, update in updates.items()}
+    return {party: _tried(party, update, center, adapters) for party, update in updates.items()}
 
 
-def _tried(party: str, update: Any, center: Any) -> Any:
+def _tried(party: str, update: Any, center: Any, adapters: LoRA | None) -> Any:
     try:
-        aggregate({party: update}, "mean", None, center)
+        aggregate({party: update}, "mean", None, center, adapters=adapters)
     except ConsilienceError:
         pass  # it is rejected in good order, also among others
     except Exception as error:

@@ -131,6 +131,7 @@ class Observed:
 class Shards:
     """An engine over shards on the workers of a Dask client."""
 
+    linear = False
     client: Any
     shards: Sequence[Any]  # futures of Shard
     given: tuple[str, ...] = ()

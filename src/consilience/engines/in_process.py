@@ -24,6 +24,8 @@ class InProcess:
     Those that lie elsewhere than in memory override where the value goes and who is told.
     """
 
+    linear = False
+
     def __init__(self, updates: Updates) -> None:
         self.updates = updates
         self._value: dict[Path, Storage] = {}

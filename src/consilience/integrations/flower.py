@@ -26,6 +26,7 @@ from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
 from consilience.require import Require
 from consilience.text import shown
+from consilience.updates.adapters import LoRA
 from consilience.updates.names import Patterns
 
 try:
@@ -61,6 +62,8 @@ class ConsilienceStrategy(FedAvg):
                 node id is to be it (a simulation draws node ids anew in every run)
     step        None: parties send parameters. A number: they send differences (1) or gradients
                 (minus the learning rate), and the model moves by so many times the consensus
+    adapters    what LoRA's factors mean, as of `consilience.aggregate`; "auto": found by their
+                names, one alpha for all. None: tensors like others
     min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
                 ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
     trusted_counts  sample counts are verified, and count in full
@@ -82,6 +85,7 @@ class ConsilienceStrategy(FedAvg):
         record: str | os.PathLike[str] | None = None,
         party_key: str | None = None,
         step: float | None = None,
+        adapters: LoRA | str | None = "auto",
         min_good: int | None = None,
         trusted_counts: bool = False,
         require: Require | None = None,
@@ -97,6 +101,7 @@ class ConsilienceStrategy(FedAvg):
             record=record,
             checkpoint=checkpoint,
             step=step,
+            adapters=adapters,
             log=log,
             trusted_counts=trusted_counts,
             require=require,

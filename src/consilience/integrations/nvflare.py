@@ -50,6 +50,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     tensors      names or patterns of the tensors to aggregate, or with "!" of those not to, which
                  stay as they are in the global model
     evidence     likewise, of those by which clients are judged
+    adapters     "lora" or "rslora": clients send LoRA's factors, of any ranks, all with one alpha;
+                 "auto": if the model has such tensors; None: they are tensors like others
 
     A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
     """
@@ -65,12 +67,13 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         require: dict[str, float] | None = None,
         tensors: list[str] | None = None,
         evidence: list[str] | None = None,
+        adapters: str | None = "auto",
     ) -> None:
         super().__init__()
         self.method, self.minimum, self.params_type = method, minimum, params_type
         self.memory, self.record, self.trusted_counts = memory, record, trusted_counts
         self.require, self.tensors, self.evidence = require, tensors, evidence
-        self._require = None if require is None else Require(**require)
+        self._require, self.adapters = None if require is None else Require(**require), adapters
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel]] = {}
@@ -137,6 +140,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             self.minimum,
             self.record,
             step=self._step,
+            adapters=self.adapters,
             log=log,
             trusted_counts=self.trusted_counts,
             require=self._require,

@@ -29,10 +29,12 @@ from consilience.memory import Memory
 from consilience.record import Record
 from consilience.require import Require
 from consilience.text import shown, told
+from consilience.updates.adapters import LoRA, are_factors, meaning
 from consilience.updates.names import Patterns
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
+_AUTO = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,9 @@ class Rounds:
     step        None: updates are parameters, and the consensus is the new model. A number:
                 updates are differences or gradients, and the model moves by so many times their
                 consensus (1 for differences, minus the learning rate for gradients)
+    adapters    "lora", "rslora" or a `LoRA`: updates are adapters, of any ranks, judged and summed
+                as the products of their factors. "auto": if the model has factors. None: they are
+                tensors like others
     log         where parties are named
     trusted_counts, require  as of `aggregate`; who sent nothing of use is a suspect, too
     tensors, evidence  as of `aggregate`; tensors that are not aggregated stay as they are
@@ -79,6 +84,7 @@ class Rounds:
     record: str | os.PathLike[str] | None = None
     checkpoint: str | os.PathLike[str] | None = None
     step: float | None = None
+    adapters: LoRA | str | None = "auto"
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("consilience"))
     # Of each party ever rejected: how often, when last, and why then.
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -91,6 +97,10 @@ class Rounds:
 
     def __post_init__(self) -> None:
         resolve(self.method)  # a mistake shows now, not after the first round
+        if self.adapters not in (None, _AUTO):
+            self.adapters = meaning(self.adapters)
+            if self.step is not None:
+                raise ConsilienceError("a step is for differences; adapters are sent whole")
         if self.record is not None and Path(self.record).exists():
             Record.read(self.record)
 
@@ -156,14 +166,15 @@ class Rounds:
         centre = model
         if model is not None and self.step is not None:
             centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
+        lora = self._meaning(model)
         try:
             try:
-                consensus = self._aggregated(updates, memory, centre, counts)
+                consensus = self._aggregated(updates, memory, centre, counts, lora)
             except ConsilienceError:
                 raise
             except Exception:  # of somebody's making: who is it?
-                tried = tried_alone(updates, centre)
-                consensus = self._aggregated(tried, memory, centre, counts)
+                tried = tried_alone(updates, centre, lora)
+                consensus = self._aggregated(tried, memory, centre, counts, lora)
             return consensus, None, consensus.rejected
         except ConsilienceError as error:
             return None, shown(error, _NOTE), getattr(error, "rejected", {})
@@ -178,6 +189,7 @@ class Rounds:
         memory: Memory,
         centre: Tensors | None,
         counts: Mapping[str, Any] | None,
+        lora: LoRA | None,
     ) -> Consensus:
         return aggregate(
             updates,
@@ -189,7 +201,17 @@ class Rounds:
             require=self.require,
             tensors=self.tensors,
             evidence=self.evidence,
+            adapters=lora,
         )
+
+    def _meaning(self, model: Tensors | None) -> LoRA | None:
+        """Return what the factors of adapters mean, if the updates are any."""
+        if self.adapters == _AUTO and model is not None:
+            found = self.step is None and are_factors(model)
+            self.adapters = meaning("lora") if found else None
+            if found:
+                self.log.info("the model is a LoRA adapter: judged and summed as the products B·A")
+        return self.adapters if isinstance(self.adapters, LoRA) else None
 
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
         """Return the next model, in the dtypes of the present one; its tensors are new."""

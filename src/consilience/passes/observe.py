@@ -13,6 +13,7 @@ from consilience.evidence import FARTHEST, Block, Evidence, Layers
 from consilience.passes import loops
 from consilience.passes.parallel import cores, in_order, stripes
 from consilience.passes.sampling import SMALL, sampled_spans
+from consilience.updates.tensors import Storage
 from consilience.updates.trees import Leaves, show
 from consilience.updates.usable import Piece, Updates
 
@@ -64,13 +65,19 @@ def observe(
     return observe(good, random, exact=exact, tell=tell)
 
 
+def _first(updates: Updates) -> list[Storage]:
+    """Return what the numbers of the first party lie in: a product of factors is no array."""
+    return [updates.leaves[0][path].storage for path in updates.floats]
+
+
 def look(updates: Updates, places: Positions) -> Array:
     """Return every party's coordinates at some places, in ascending order: (J, n)."""
     wide, count = updates.wide, len(updates.parties)
     out = np.empty((count, len(places)), float if wide else np.float32)
     edges = np.searchsorted(places, updates.offsets)
     tensors = list(zip(updates.floats, updates.offsets, edges, edges[1:], strict=False))
-    in_memory = updates.loops is None and updates.widest is None
+    stored = updates.loops is None and updates.widest is None
+    in_memory = stored and all(isinstance(s, np.ndarray) for s in _first(updates))
 
     def read(mine: slice) -> None:
         for path, begin, low, high in tensors:

@@ -50,11 +50,11 @@ def parse(
     """
     if isinstance(updates, Updates):
         return updates
-    named = _name(updates)
+    by_party = named(updates)
     # By id, so that the sums, and so the bits of the answer, do not depend on who came first.
-    parties = sorted(named) if isinstance(updates, Mapping) else list(named)
+    parties = sorted(by_party) if isinstance(updates, Mapping) else list(by_party)
     expected = None if center is None else _center(center)
-    read, rejected = _read(named, parties)
+    read, rejected = _read(by_party, parties)
     if tensors is not None and read:
         read, expected = _chosen(read, expected, tensors)
     if not read:
@@ -76,7 +76,7 @@ def parse(
         parties=good,
         leaves=tuple(leaves.values()),
         trees=tuple(read[party].tree for party in good),
-        given=tuple(named),
+        given=tuple(by_party),
         rejected=rejected,
         center=expected,
         judged=judged,
@@ -187,7 +187,7 @@ def _is_layer(found: _Read) -> bool:
     return bool(found.leaves) and all(len(p) == 1 and p[0] in _LAYER for p in found.leaves)
 
 
-def _name(updates: Any) -> dict[str, Any]:
+def named(updates: Any) -> dict[str, Any]:
     """Return the updates by party id."""
     if isinstance(updates, Mapping):
         return _by_id(updates, updates.values())

@@ -80,14 +80,21 @@ class Tensor:
         """Return some of the storage, as numpy has it."""
         return _hosted(self.storage[start:stop])
 
+    def floats(self, start: int, stop: int) -> Array:
+        """Return some of the coordinates, as floats."""
+        return self._floats(self.storage[start:stop])
+
     def _floats(self, piece: Storage) -> Array:
         host = _hosted(piece)
         return from_bfloat16(host) if self.dtype == _BFLOAT16 else host
 
     def faulty(self) -> tuple[int, float] | None:
         """Return the first number that cannot be used, and its place; None if all can."""
+        if hasattr(self.storage, "faulty"):  # it is made of others
+            found: tuple[int, float] | None = self.storage.faulty()
+            return found
         for start in range(0, self.size, _CHUNK):
-            piece = self._floats(self.storage[start : start + _CHUNK])
+            piece = self.floats(start, start + _CHUNK)
             with np.errstate(invalid="ignore"):
                 usable = np.abs(piece) <= np.float64(LARGEST)  # float32 cannot hold it
             if not usable.all():

@@ -120,10 +120,14 @@ class Updates:
         return leaf.storage[piece.low : piece.high], leaf.code
 
     def without(self, bad: Mapping[str, str]) -> Self:
-        """Return these updates less some parties, each with the reason; raise if none are left."""
+        """Say who is rejected, and why; return the updates of the others."""
         if not bad:
             return self
         log_rejected(bad)
+        return self.less(bad)
+
+    def less(self, bad: Mapping[str, str]) -> Self:
+        """Return these updates less some parties, each with the reason; raise if none are left."""
         rejected = {**self.rejected, **bad}
         keep = [j for j, party in enumerate(self.parties) if party not in bad]
         if not keep:

@@ -1,4 +1,4 @@
-"""Aggregation of models in files, of any size, in little memory.
+"""Models in files, of any size, in little memory.
 
 The same two passes as over arrays: the evidence from a sample of each file, then the sum, formed
 piece by piece in the output. Only the pieces at hand are ever in memory.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -20,17 +18,16 @@ import numpy as np
 from consilience.arrays import Vector
 from consilience.consensus import Consensus
 from consilience.deliberation import deliberate
-from consilience.engines.files.model import StoredModel, nbytes, open_model
+from consilience.engines.files.model import StoredModel, nbytes
 from consilience.engines.files.output import Output
 from consilience.engines.files.stored import FileArray, Nowhere, UnreadableFileError
 from consilience.engines.in_process import InProcess
-from consilience.errors import ConsilienceError, UpdateError
-from consilience.estimators.catalogue import DEFAULT, Method, resolve
+from consilience.errors import UpdateError
+from consilience.estimators.catalogue import Method
 from consilience.evidence import Evidence
 from consilience.memory import Memory
 from consilience.passes.sampling import sampled_spans
 from consilience.require import Require
-from consilience.text import shown
 from consilience.updates.names import Patterns
 from consilience.updates.parsing import parse
 from consilience.updates.tensors import Tensor
@@ -46,82 +43,6 @@ _SECONDS_BETWEEN_CALLS = 0.05
 # Numbers a thread reads at once, 4 MB in single precision: in short reads, threads would wait for
 # one another to have Python's lock back.
 _BLOCK = 1 << 20
-# Bytes, an equal share for each party: models that fit are read once, and so cannot change between
-# the evidence and the sum.
-_KEPT = 1 << 24
-
-
-def aggregate_files(
-    parties: Mapping[str, AnyPath] | Sequence[AnyPath],
-    out: AnyPath | None,
-    method: str | Method = DEFAULT,
-    memory: Memory | None = None,
-    center: AnyPath | None = None,
-    *,
-    exact: bool = False,
-    seed: int | None = None,
-    progress: Progress | None = None,
-    require: Require | None = None,
-    tensors: Patterns | None = None,
-    evidence: Patterns | None = None,
-) -> Consensus:
-    """Combine models in files into one, trusting each party as far as it deserves.
-
-    Args:
-        parties: ``{party id: path}``, or paths, whose parties are called by the shortest ends of
-            the paths that differ. A path is a .safetensors file, an .npz file that is not
-            compressed, or a folder of .safetensors shards with an index.
-        out: where the consensus goes: a .safetensors or .npz file, or a folder of shards. It is
-            replaced as a whole at the end, or not touched. None to learn only who is trusted.
-        method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
-            not aggregated are the centre's, and missing where there is none.
-        center: the path of the previous global model, where a prior needs one.
-        progress: called now and then with the step, and the bytes done and to do.
-
-    The consensus's ``value`` is the path of the output. A party whose file cannot be used is
-    rejected with a reason, and the round goes on.
-    """
-    paths = _named(parties)
-    target = None if out is None else Path(out)
-    if target is not None:
-        _check_target(target, [*paths.values(), *([] if center is None else [Path(center)])])
-    chosen = resolve(method)
-    with ExitStack() as files:
-        kept = _KEPT // max(1, len(paths))
-        found = {party: _opened(path, files, kept) for party, path in paths.items()}
-        base = None if center is None else open_model(Path(center), files)
-        sound = {party: c for party, c in found.items() if isinstance(c, StoredModel)}
-        output = None
-        if target is not None:
-            shards = _shards([base] if base and base.shards else list(sound.values()))
-            output = Output(target, shards, [c.metadata for c in sound.values()])
-        parsed = _parsed(found, base, tensors, evidence)
-        engine = Files(parsed, found, base, output, Meter(progress), exact=exact)
-        if output is not None:
-            files.callback(output.end)
-            output.begin()
-        consensus = engine.deliberate(chosen, memory, seed, require)
-    consensus.diagnostics["method"] = method if isinstance(method, str) else repr(method)
-    return consensus
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each path: its last part, or as many of the last as make it unique."""
-    parts = [tuple(map(_text, Path(os.path.abspath(path)).parts)) for path in paths]
-    names = []
-    for mine in parts:
-        others = [theirs for theirs in parts if theirs is not mine]
-        if mine in others:
-            raise ConsilienceError(f"{shown(os.path.join(*mine))}: given twice")
-        count = next(n for n in range(1, len(mine) + 1) if all(t[-n:] != mine[-n:] for t in others))
-        names.append("/".join(mine[-count:]))
-    return names
-
-
-def _text(name: str) -> str:
-    """Return a file's name as text that can be printed and kept; different names stay different.
-    What is no UTF-8 in it Python has as half characters."""
-    return name.replace("\\", "\\\\").encode(errors="backslashreplace").decode()
 
 
 class Meter:
@@ -154,27 +75,23 @@ class Files(InProcess):
 
     def __init__(
         self,
-        updates: Updates,
         found: Mapping[str, StoredModel | UpdateError],
         base: StoredModel | None,
         output: Output | None,
         meter: Meter,
+        chosen: Patterns | None = None,
+        evidence: Patterns | None = None,
         *,
         exact: bool,
     ) -> None:
-        super().__init__(updates)
+        super().__init__(_parsed(found, base, chosen, evidence))
         self._checkpoints = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
-        there = {name for (name,) in updates.leaves[0]}
+        there = {name for (name,) in self.updates.leaves[0]}
         self._kept = {n: t for n, t in (base.tensors if base else {}).items() if n not in there}
         self._layouts: dict[str, dict[str, Tensor]] = {}  # party -> tensors of an output like its
-        self._output, self._meter, self._exact = output, meter, exact
+        self._output, self._meter = output, meter
         self._all = exact  # whether the evidence is now taken from all coordinates
-        self.without({})
-
-    def without(self, bad: Mapping[str, str]) -> None:
-        """Leave out some parties, each with the reason."""
-        self.updates = self.updates.without(bad)
-        self.updates = replace(self.updates, widest=max(1, _BLOCK // len(self.parties)))
+        self.updates = in_pieces(self.updates)
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Return the evidence, and drop unusable updates."""
@@ -236,21 +153,31 @@ class Files(InProcess):
         self._output.commit(used[int(np.argmax(weights))].metadata)
         return self._output.path
 
-    def deliberate(
-        self, method: Method, memory: Memory | None, seed: int | None, require: Require | None
-    ) -> Consensus:
-        """Aggregate, and once more without a party whose file fails while it is read."""
-        while True:
-            try:
-                return deliberate(
-                    self, method, memory, exact=self._exact, seed=seed, require=require
-                )
-            except UnreadableFileError as error:
-                owners = (p for p, c in self._checkpoints.items() if error.file in c.files)
-                party = next(owners, None)
-                if party is None:
-                    raise  # the centre's
-                self.without({party: str(error)})
+
+def in_pieces(updates: Updates) -> Updates:
+    """Return updates of which no more is read at once than fits into little memory."""
+    return replace(updates, widest=max(1, _BLOCK // len(updates.parties)))
+
+
+def deliberate_readable(
+    engine: InProcess,
+    models: Mapping[str, StoredModel],
+    method: Method,
+    memory: Memory | None,
+    *,
+    exact: bool,
+    seed: int | None,
+    require: Require | None,
+) -> Consensus:
+    """Aggregate, and once more without a party whose file fails while it is read."""
+    while True:
+        try:
+            return deliberate(engine, method, memory, exact=exact, seed=seed, require=require)
+        except UnreadableFileError as error:
+            party = next((p for p, model in models.items() if error.file in model.files), None)
+            if party is None:
+                raise  # the centre's
+            engine.updates = engine.updates.without({party: str(error)})
 
 
 def _parsed(
@@ -271,53 +198,3 @@ def _parsed(
         chosen,
         evidence,
     )
-
-
-def _opened(path: Path, files: ExitStack, kept: int) -> StoredModel | UpdateError:
-    try:
-        return open_model(path, files, kept)
-    except UpdateError as error:
-        return error
-
-
-def _named(parties: Mapping[str, AnyPath] | Sequence[AnyPath]) -> dict[str, Path]:
-    if isinstance(parties, Mapping):
-        return {str(party): Path(path) for party, path in parties.items()}
-    if isinstance(parties, str | os.PathLike):
-        raise ConsilienceError(f"expected paths, one for each party, found one: {parties}")
-    paths = [Path(path) for path in parties]
-    return dict(zip(names_of(paths), paths, strict=True))
-
-
-def _check_target(target: Path, inputs: Sequence[Path]) -> None:
-    """Refuse an output that would cost an input, or a folder with something in it."""
-    there = [os.stat(target)] if os.path.exists(target) else []
-    for path in inputs if there else ():
-        if any(os.path.samestat(part, there[0]) for part in _parts(path)):
-            raise ConsilienceError(
-                f"{shown(target)}: is one of the inputs, of {shown(path)}; choose another output"
-            )
-    if target.suffix.lower() in {".safetensors", ".npz"}:
-        if target.is_dir():
-            raise ConsilienceError(f"{target}: is a folder, expected a file's name")
-    elif target.is_dir():
-        if any(target.iterdir()):
-            raise ConsilienceError(f"{target}: is a folder with something in it; remove it first")
-    elif target.exists() or not any(map(os.path.isdir, inputs)):
-        raise ConsilienceError(f"{target}: expected the name of a .safetensors or .npz file")
-
-
-def _parts(path: Path) -> Iterator[os.stat_result]:
-    """Yield what a path is, and what lies in it if it is a folder. Links in there are not followed:
-    nobody's link to the output shall stop a merge, and to replace the output does not harm it."""
-    with suppress(OSError, ValueError):
-        yield os.stat(path)
-        if os.path.isdir(path):
-            for name in os.listdir(path):
-                yield os.lstat(path / name)
-
-
-def _shards(models: Sequence[StoredModel]) -> dict[str, str]:
-    """Return the commonest way in which these models are cut into files."""
-    ways = Counter(frozenset(c.shards.items()) for c in models if c.shards)
-    return dict(ways.most_common(1)[0][0]) if ways else {}

@@ -30,6 +30,7 @@ class Output:
 
     ``shards`` says which file of a folder holds which tensor. ``metadata`` is all that may have to
     be written in the end, into each file: room is left for the longest that is not too long.
+    ``beside`` are files that a folder has besides.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Output:
         path: Path,
         shards: Mapping[str, str] | None,
         metadata: Iterable[safetensors.Metadata],
+        beside: Mapping[str, bytes] | None = None,
     ) -> None:
         self.path = path
         self.format = "npz" if path.suffix.lower() == ".npz" else "safetensors"
@@ -44,6 +46,7 @@ class Output:
         self._single = "tensors" if self.format == "npz" else CONTENT
         self._shards = shards if self.folder and shards else {}
         self._metadata = tuple(metadata)
+        self.beside = dict(beside or {})
         self._most = _METADATA  # bytes in one file
         self._hidden = HiddenFolder(path)
         self._place = -1  # descriptor of the folder the files are made in
@@ -98,6 +101,9 @@ class Output:
             if self.folder:
                 if len(self._files) > 1:
                     self._write_index()
+                for name, content in self.beside.items():
+                    with self._new(name) as file:
+                        file.write(content)
                 os.fsync(self._place)
             self._hidden.commit()
 

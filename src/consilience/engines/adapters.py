@@ -1,0 +1,329 @@
+"""Low-rank adapters: judged and summed as the updates ΔW = s·B·A that they are, never formed.
+
+The distances are exact, from products of the factors, of whatever ranks. The consensus is an
+adapter again: the sum Σ w_j s_j B_j A_j as stacked factors, or the nearest of a lower rank. What
+comes with the factors (biases, whole layers) is judged and summed as in process, with them.
+
+A sum of products can only be formed whole: rules that go coordinate by coordinate are refused, and
+nobody needs a witness (see `passes.corroborate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.engines.in_process import InProcess
+from consilience.errors import ConsilienceError, UpdateError
+from consilience.estimators.coordinatewise import TrimmedMean
+from consilience.evidence import FARTHEST, Block, Evidence
+from consilience.passes.blas import one_thread
+from consilience.passes.combine import combine
+from consilience.passes.corroborate import Witnesses, witnesses_of
+from consilience.passes.factors import Factors, cut, inner_products, padded
+from consilience.passes.observe import observe, screened
+from consilience.passes.parallel import in_order
+from consilience.updates.adapters import STACK, Bias, LoRA, Product, factored
+from consilience.updates.tensors import LARGEST, LARGEST_OF, Storage, Tensor, to_bfloat16
+from consilience.updates.trees import Leaves, Path, unflatten
+from consilience.updates.usable import Updates, log_rejected
+
+# Factors that are so many times as large as what they make cancel each other, and what is left is
+# rounding. Those of an honest adapter are about √r times as large.
+_CANCELLED = 1e5
+
+
+class Adapters(InProcess):
+    """An engine over adapters (see `deliberation.Engine`)."""
+
+    linear = True
+
+    def __init__(self, updates: Updates, lora: LoRA) -> None:
+        super().__init__(updates)
+        self.lora = lora
+        self.modules = tuple(p for p in self.updates.floats if _is_product(self._leaf(0, p)))
+        self._gram: Matrix = np.zeros((0, 0))  # inner products, the centre's last: (J+1, J+1)
+        self._ranks: Mapping[Path, int] = {}  # of the value's modules
+        self._viewed = updates, (factored(updates), _without_products(updates))
+        self.cut = 0.0  # the share of the consensus's squared length that its rank cut off
+
+    def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
+        """Return the evidence, exact for the factors; and drop unusable updates."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._gram, reach = self._measured()
+        bad = self._unusable(reach)
+        plain, block = self._plain, None
+        if plain.size and not bad:
+            good, evidence = observe(plain, random, exact=exact, tell=self.tell("evidence"))
+            bad, (block,) = _dropped(plain, good), evidence.blocks
+        if bad:
+            self.updates = self.updates.less(bad)
+            return self.observe(random, exact=exact)
+        distances, seen = _distances(self._gram), self._numbers
+        if block is not None:
+            distances, seen = distances + block.distances * plain.size, seen + block.count
+        return Evidence((Block(self.parties, distances / self.size, min(seen, self.size)),))
+
+    def combine(
+        self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
+    ) -> tuple[Vector, Vector]:
+        """Form the sum, of factors; their distances in the ring are those of the evidence."""
+        assert witnesses is None, "a sum of products can only be formed whole"
+        chosen = self._chosen(weights)
+        ranks = {path: self._rank(path, chosen, weights) for path in self.modules}
+        self.begin(ranks)
+
+        def form(path: Path) -> float:
+            stack, rank = self._stacked(path, chosen, weights), ranks[path]
+            if stack.right.shape[0] > rank:
+                stack, lost = cut(stack, rank)
+            else:
+                stack, lost = padded(stack, rank, stack.right), 0.0
+            self.keep(path, stack)  # here, lest finished ones pile up
+            self.done("combination", path)
+            return lost
+
+        with one_thread():
+            lost = sum(in_order(form, self.modules))
+        square = float(weights @ self._gram @ weights)
+        self.cut = min(1.0, lost / square) if square > 0 else 0.0
+        return self._with_plain(weights, ring)
+
+    def _with_plain(self, weights: Vector, ring: Positions | None) -> tuple[Vector, Vector]:
+        """Form the sum of the plain tensors; return the distances in the ring, of all."""
+        apart = np.zeros(len(self.parties))
+        if ring is not None:
+            apart[ring] = _distances(self._gram)[ring, np.roll(ring, 1)]
+        plain = self._plain
+        if plain.size:
+            more, _ = combine(plain, weights, self._room, ring, self.tell("combination"))
+            apart += more * plain.size
+            if np.isnan(more).any():
+                self.updates = self.updates.less(_dropped(plain, screened(plain)))
+        return apart / self.size, np.zeros(len(apart))
+
+    def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
+        """Refuse: a product has no coordinates to choose from."""
+        raise ConsilienceError(
+            "adapters are judged and summed as products of their factors, and coordinate-wise "
+            "rules need every coordinate: choose another method, such as geometric-median"
+        )
+
+    def begin(self, ranks: Mapping[Path, int]) -> None:
+        """Make room for a value with factors of these ranks."""
+        self._value, self._ranks = {}, ranks
+
+    def keep(self, path: Path, factors: Factors) -> None:
+        """Take the factors of a module of the value."""
+        for at, like, values in self.written(path, factors):
+            self._value[at] = stored(values, like.dtype)
+
+    def written(self, path: Path, factors: Factors) -> list[tuple[Path, Tensor, Array]]:
+        """Return where the factors of a module go, what they are like, and what is written."""
+        model = self.model(path)
+        outlines = self.outlines(path)
+        values = factors.left / self._scale(path), factors.right
+        return [(at, outlines[at], v) for at, v in zip(model.paths, values, strict=True)]
+
+    def outlines(self, path: Path) -> Leaves:
+        """Return what the factors of a module of the value are like."""
+        model, rank = self.model(path), self._ranks[path]
+        left, right = model.left, model.right
+        shapes = (left.shape[0], rank, *left.shape[2:]), (rank, *right.shape[1:])
+        like = (replace(f, shape=s) for f, s in zip((left, right), shapes, strict=True))
+        return dict(zip(model.paths, like, strict=True))
+
+    def model(self, path: Path) -> Product:
+        """Return the factors that those of the value are like."""
+        product: Product = self._leaf(self._sent.template, path).storage
+        return product
+
+    def room(self, path: Path) -> Storage:
+        """Return uninitialised storage for a tensor that came with the factors."""
+        return self._leaf(self._plain.template, path).empty()
+
+    def done(self, step: str, path: Path) -> None:
+        """Tell whoever wants to know that a module is done."""
+
+    def biases(self) -> dict[Path, tuple[Tensor, Array]]:
+        """Return what became of the biases of B, which its scale multiplies."""
+        found = {}
+        for path, leaf in self.updates.leaves[0].items():
+            if isinstance(leaf.source, Bias):
+                like = self._leaf(self._sent.template, path).source.sent
+                found[path] = like, self._value[path] / self._scale((leaf.source.module,))
+        return found
+
+    def finish(self, weights: Vector) -> Any:
+        """Return the adapter that was formed, as the parties send theirs."""
+        self.elect(weights)
+        for path, (like, values) in self.biases().items():
+            self._value[path] = stored(values, like.dtype)
+        leaves = dict(self._sent.leaves[self._sent.template])
+        for path in self.modules:
+            leaves |= self.outlines(path)
+        made = {path: leaves[path].rebuild(storage) for path, storage in self._value.items()}
+        return unflatten(self._sent.trees[self._sent.template], made)
+
+    def elect(self, weights: Vector) -> None:
+        """Have what is not combined voted on."""
+        for path, leaf in self.updates.leaves[0].items():
+            if leaf.kind != "float":
+                self.updates.elect(path, weights, self._room(path))
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of a module of the value."""
+        return max(self._ranks.values())
+
+    @property
+    def _sent(self) -> Updates:
+        """The tensors as they were sent."""
+        return self._views()[0]
+
+    @property
+    def _plain(self) -> Updates:
+        """What was sent beside the factors."""
+        return self._views()[1]
+
+    def _views(self) -> tuple[Updates, Updates]:
+        """Return both, which change only with the parties."""
+        if self._viewed[0] is not self.updates:
+            self._viewed = self.updates, (factored(self.updates), _without_products(self.updates))
+        return self._viewed[1]
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers the factors of a typical party have: so many are free, though the update
+        that they make has more coordinates."""
+        products = [[self._product(j, path) for path in self.modules] for j in self._everybody]
+        return float(median_low([sum(p.left.size + p.right.size for p in of) for of in products]))
+
+    @property
+    def _everybody(self) -> range:
+        return range(len(self.parties))
+
+    def _scale(self, path: Path) -> float:
+        return self.lora.scale(self.model(path).module, self._ranks[path])
+
+    def _leaf(self, point: int, path: Path) -> Tensor:
+        """Return a tensor of a party, or of the centre, which comes after the last of them."""
+        if point < len(self.parties):
+            return self.updates.leaves[point][path]
+        assert self.updates.center is not None
+        return self.updates.center[path]
+
+    def _product(self, point: int, path: Path) -> Product:
+        product: Product = self._leaf(point, path).storage
+        return product
+
+    def _measured(self) -> tuple[Matrix, Vector]:
+        """Return the inner products of the updates that the factors make, the centre's last, and
+        how large each could be by the lengths of its factors."""
+        count = len(self.parties)
+        points = count + (self.updates.center is not None)
+
+        def measure(path: Path) -> tuple[Matrix, Vector]:
+            ranks = [self._product(j, path).rank for j in range(points)]
+            self.done("evidence", path)
+            return inner_products(ranks, lambda some: self._stacked(path, some))
+
+        gram, reach = np.zeros((count + 1, count + 1)), np.zeros(count + 1)
+        with one_thread():
+            for mine, lengths in in_order(measure, self.modules):
+                gram[:points, :points] += mine
+                reach[:points] += lengths
+        return gram, reach
+
+    def _stacked(self, path: Path, points: Sequence[int], weights: Vector | None = None) -> Factors:
+        """Return the factors of some points side by side, times their scales and weights."""
+        products = [self._product(j, path) for j in points]
+        total = sum(product.rank for product in products)
+        left, right = (np.empty((products[0].height, total)), np.empty((total, products[0].width)))
+        by = np.empty(total)
+        at = 0
+        for j, product in zip(points, products, strict=True):
+            end = at + product.rank
+            left[:, at:end], right[at:end] = product.factors()
+            by[at:end] = product.scale * (1.0 if weights is None else float(weights[j]))
+            at = end
+        left *= by  # in one go: with a cast in each, it takes four times as long
+        return Factors(left, right)
+
+    def _unusable(self, reach: Vector) -> dict[str, str]:
+        """Return the parties whose factors cannot be used, with reasons."""
+        squares = np.diag(self._gram)
+        sound = (squares <= FARTHEST * self.size) & (reach <= _CANCELLED**2 * squares)
+        if sound[:-1].all():
+            if not np.isfinite(self._gram).all():
+                raise UpdateError("the centre is too far from the updates to compare them with it")
+            return {}
+        sent = self._sent
+        bad = _dropped(sent, screened(sent, ~sound[:-1]))
+        unsound = [j for j in np.flatnonzero(~sound[:-1]) if self.parties[j] not in bad]
+        unread = {
+            self.parties[
+                j
+            ]: "its factors cancel each other: of what they make only rounding is left"
+            if squares[j] <= FARTHEST * self.size
+            else f"its factors make numbers above {LARGEST:g}"
+            for j in unsound
+        }
+        log_rejected(unread)
+        return bad | unread
+
+    def _chosen(self, weights: Vector) -> list[int]:
+        """Return who counts, the centre included."""
+        there = weights != 0
+        there[-1] &= self.updates.center is not None
+        return [int(j) for j in np.flatnonzero(there)] or [0]
+
+    def _rank(self, path: Path, chosen: Sequence[int], weights: Vector) -> int:
+        """Return the rank of a module of the value."""
+        total = sum(self._product(j, path).rank for j in chosen)
+        if self.lora.rank == STACK:
+            return total
+        model = self._product(0, path)
+        most = min(total, model.height, model.width)
+        if isinstance(self.lora.rank, int):
+            return min(self.lora.rank, most)
+        if self.updates.center is not None:
+            return self._product(len(self.parties), path).rank
+        heavy = np.flatnonzero(witnesses_of(weights[:-1]))
+        return min(most, max(self._product(int(j), path).rank for j in heavy))
+
+
+def stored(values: Array, dtype: str) -> Array:
+    """Return numbers in a dtype, flat, those beyond its range at its end."""
+    flat = values.reshape(-1)
+    if dtype in LARGEST_OF:
+        flat = flat.clip(-LARGEST_OF[dtype], LARGEST_OF[dtype])
+    return to_bfloat16(flat) if dtype == "bfloat16" else flat.astype(dtype)
+
+
+def _without_products(updates: Updates) -> Updates:
+    def plain(leaves: Leaves) -> Leaves:
+        return {path: leaf for path, leaf in leaves.items() if not _is_product(leaf)}
+
+    center = None if updates.center is None else plain(updates.center)
+    return replace(updates, leaves=tuple(map(plain, updates.leaves)), center=center)
+
+
+def _is_product(leaf: Tensor) -> bool:
+    return isinstance(leaf.storage, Product)
+
+
+def _dropped(before: Updates, after: Updates) -> dict[str, str]:
+    return {p: after.rejected[p] for p in before.parties if p not in after.parties}
+
+
+def _distances(gram: Matrix) -> Matrix:
+    squares = np.diag(gram)
+    distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    return distances

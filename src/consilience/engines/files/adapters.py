@@ -1,0 +1,271 @@
+"""Adapters in files: judged by the factors where they lie, merged into a PEFT folder or a model.
+
+Only the factors of the modules at hand are ever in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.arrays import Array, Vector
+from consilience.engines.adapters import Adapters, stored
+from consilience.engines.files import peft
+from consilience.engines.files.engine import Meter, in_pieces
+from consilience.engines.files.model import StoredModel, nbytes
+from consilience.engines.files.output import Output
+from consilience.engines.files.stored import FileArray, Nowhere
+from consilience.errors import ConsilienceError, UpdateError
+from consilience.passes.factors import Factors
+from consilience.text import shown
+from consilience.updates.adapters import PREFIX, STACK, LoRA, Product, parse_adapters
+from consilience.updates.tensors import Storage, Tensor, from_bfloat16
+from consilience.updates.trees import Path as Key
+from consilience.updates.usable import Updates
+
+Found = Mapping[str, peft.StoredAdapter | UpdateError]
+_BLOCK = 1 << 20  # numbers of a model that are formed or copied at once
+METADATA = {"format": "pt"}  # of factors, as PEFT writes it
+_BASE = ".base_layer."  # in the names of tensors that PEFT wrapped
+
+
+class FolderOfFactors(Adapters):
+    """An engine over PEFT folders, whose value is one."""
+
+    def __init__(
+        self,
+        found: Found,
+        center: peft.StoredAdapter | None,
+        output: Output | None,
+        meter: Meter,
+        rank: int | str | None,
+    ) -> None:
+        self.adapters = {p: a for p, a in found.items() if isinstance(a, peft.StoredAdapter)}
+        lora = LoRA(rank=rank, parties={p: a.lora for p, a in self.adapters.items()})
+        super().__init__(in_pieces(_parsed(found, center, lora)), lora)
+        self.output, self._meter, self.metadata = output, meter, METADATA
+        self._layout: dict[str, Tensor] = {}
+        total = sum(nbytes(leaves.values()) for leaves in map(dict, self._sent.leaves))
+        meter.totals = {"evidence": total, "combination": total}
+
+    def done(self, step: str, path: Key) -> None:
+        """Say how far it is."""
+        pairs = [self._product(j, path) for j in range(len(self.parties))]
+        self._meter.advance(step, sum(nbytes((pair.left, pair.right)) for pair in pairs))
+
+    def begin(self, ranks: Mapping[Key, int]) -> None:
+        """Make room for a value with factors of these ranks."""
+        super().begin(ranks)
+        self._layout = {}
+        for path, leaf in self._sent.leaves[self._sent.template].items():
+            self._layout[path[0]] = leaf
+        for path in self.modules:
+            for (name,), outline in self.outlines(path).items():
+                self._layout[name] = outline
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Make room in the output, before several threads look for theirs."""
+        if self.output is not None:
+            self.output.lay_out(self._layout)
+
+    def keep(self, path: Key, factors: Factors) -> None:
+        """Write the factors of a module."""
+        for (name,), like, values in self.written(path, factors):
+            self.place(name)[:] = stored(values, like.dtype)
+
+    def place(self, name: str) -> FileArray | Nowhere:
+        """Return the place of a tensor in the output."""
+        if self.output is None:
+            return Nowhere(self._layout[name].size)
+        return self.output.room(self._layout, name)
+
+    def room(self, path: Key) -> Storage:
+        """Return where a tensor goes that came with the factors."""
+        bias = isinstance(self.updates.leaves[0][path].storage, np.ndarray)
+        return super().room(path) if bias else self.place(path[0])
+
+    def finish(self, weights: Vector) -> Path | None:
+        """Complete the output, and give it its name."""
+        self.elect(weights)
+        for path, (like, values) in self.biases().items():
+            self.place(path[0])[:] = stored(values, like.dtype)
+        return self.committed(weights)
+
+    def committed(self, weights: Vector) -> Path | None:
+        """Give the output its name, if the files are still what they were."""
+        if self.output is None:
+            return None
+        used = [self.adapters[party] for party in self.parties]
+        for adapter in used:
+            for file in adapter.model.files:
+                file.check_unchanged()
+        self.describe(used, weights)
+        self.output.commit(self.metadata)
+        return self.output.path
+
+    def describe(self, used: list[peft.StoredAdapter], weights: Vector) -> None:
+        """Have the configuration written beside the tensors."""
+        assert self.output is not None
+        ranks = {self.model(path).module: self._ranks[path] for path in self.modules}
+        configs, said = [adapter.config for adapter in used], [float(w) for w in weights]
+        self.output.beside[peft.CONFIG] = peft.configuration(configs, said, ranks)
+
+
+class IntoBase(FolderOfFactors):
+    """An engine over PEFT folders, whose value is the model they are for, with them added to it."""
+
+    def __init__(
+        self,
+        found: Found,
+        center: peft.StoredAdapter | None,
+        base: StoredModel,
+        output: Output | None,
+        meter: Meter,
+        rank: int | str | None,
+    ) -> None:
+        super().__init__(found, center, output, meter, STACK if rank is None else rank)
+        self.base, self.metadata = base, METADATA | base.metadata
+        self._turned = {path: self._is_turned(path) for path in self.modules}
+        for path in self.updates.leaves[0]:
+            if path not in self._turned:
+                self._check_plain(path)
+
+    def begin(self, ranks: Mapping[Key, int]) -> None:
+        """Make room for a model like the base."""
+        Adapters.begin(self, ranks)
+        self._layout = dict(self.base.tensors)
+        self.lay_out()
+
+    def keep(self, path: Key, factors: Factors) -> None:
+        """Write a matrix of the base with its update added."""
+        left, right = factors
+        if self._turned[path]:
+            left, right = right.T, left.T
+        name = self._matrix(path)
+        height, width = len(left), right.shape[1]
+        rows = max(1, _BLOCK // width)
+        for start in range(0, height, rows):
+            stop = min(height, start + rows)
+            self._add(name, (left[start:stop] @ right).reshape(-1), start * width)
+
+    def room(self, path: Key) -> Storage:
+        """Return where a tensor goes that came with the factors: to the place of the base's."""
+        name = self._name(path)
+        if isinstance(self.updates.leaves[0][path].storage, np.ndarray):  # a bias of B
+            return Adapters.room(self, path)
+        if name in map(self._matrix, self.modules):
+            return Nowhere(self.base.tensors[name].size)  # the base is the one that was named
+        like = self._leaf(self._plain.template, path)
+        return _Converted(self.place(name), like.dtype, self.base.tensors[name].dtype)
+
+    def finish(self, weights: Vector) -> Path | None:
+        """Copy the rest of the base, and give the output its name."""
+        self.elect(weights)
+        changed = {self._matrix(path) for path in self.modules} | {
+            self._name(path) for path in self._plain.leaves[0]
+        }
+        for path, (_, values) in self.biases().items():
+            by = self._scale((self.updates.leaves[0][path].source.module,))
+            self._add(self._name(path), by * values, 0)
+        for name in self.base.tensors if self.output else ():
+            if name not in changed:
+                self._copy(name)
+        return self.committed(weights)
+
+    def describe(self, used: list[peft.StoredAdapter], weights: Vector) -> None:
+        """Leave the model's configuration to whoever has one."""
+
+    def _matrix(self, path: Key) -> str:
+        return f"{self._product(0, path).module}.weight"
+
+    def _name(self, path: Key) -> str:
+        """Return what a tensor that came with factors is called in the base."""
+        name = str(path[0]).removeprefix(PREFIX).replace(_BASE, ".")
+        return f"{name.removesuffix('.lora_B.bias')}.bias" if ".lora_B.bias" in name else name
+
+    def _is_turned(self, path: Key) -> bool:
+        """Tell whether the base holds a matrix as its transpose; raise if it holds another."""
+        product, name = self._product(0, path), self._matrix(path)
+        config = next(iter(self.adapters.values())).config
+        turned = product.embedding or bool(config.get("fan_in_fan_out"))
+        shape = self._leaf(0, path).shape
+        expected = shape[::-1] if turned else shape
+        if name not in self.base.tensors:
+            raise ConsilienceError(f"{shown(self.base.path)}: no tensor '{shown(name)}' to add to")
+        found = self.base.tensors[name]
+        if found.shape != expected or found.kind != "float":
+            raise ConsilienceError(
+                f"{shown(self.base.path)}: tensor '{shown(name)}' is {found.dtype} of shape "
+                f"{found.shape}, the adapters are for floats of shape {expected}"
+            )
+        return turned
+
+    def _check_plain(self, path: Key) -> None:
+        name, leaf = self._name(path), self._leaf(0, path)
+        found = self.base.tensors.get(name)
+        if found is None or found.shape != leaf.shape or found.kind != leaf.kind:
+            said = "is not there" if found is None else f"is {found.dtype} of shape {found.shape}"
+            raise ConsilienceError(
+                f"{shown(self.base.path)}: tensor '{shown(name)}' {said}, the adapters bring "
+                f"one of shape {leaf.shape}"
+            )
+
+    def _add(self, name: str, values: Array, start: int) -> None:
+        base, place = self.base.tensors[name], self.place(name)
+        stop = start + len(values)
+        place[start:stop] = stored(base.floats(start, stop) + values, base.dtype)
+
+    def _copy(self, name: str) -> None:
+        base, place = self.base.tensors[name], self.place(name)
+        for start in range(0, base.size, _BLOCK):
+            stop = min(base.size, start + _BLOCK)
+            place[start:stop] = base.read(start, stop)
+
+
+@dataclass(frozen=True)
+class _Converted:
+    """A place for numbers that come in another dtype."""
+
+    place: FileArray | Nowhere
+    given: str
+    kept: str
+    written = True
+
+    def __setitem__(self, span: slice, values: Array) -> None:
+        floats = from_bfloat16(values) if self.given == "bfloat16" else values
+        whole = not np.issubdtype(floats.dtype, np.floating)
+        self.place[span] = floats if whole else stored(floats, self.kept)
+
+
+def _parsed(found: Found, center: peft.StoredAdapter | None, lora: LoRA) -> Updates:
+    """Return the adapters as updates; those for something else, or not of the ranks they say, are
+    rejected."""
+    sound = {p: a for p, a in found.items() if isinstance(a, peft.StoredAdapter)}
+    odd = peft.disagreements(sound, center)
+    given: dict[str, Any] = {}
+    for party, adapter in found.items():
+        if isinstance(adapter, UpdateError):
+            given[party] = adapter
+        elif party in odd:
+            given[party] = UpdateError(odd[party])
+        else:
+            given[party] = dict(sorted(adapter.model.tensors.items()))
+    around = None if center is None else dict(sorted(center.model.tensors.items()))
+    updates = parse_adapters(given, around, lora, None if center is None else center.lora)
+    return updates.without(_misranked(updates, sound))
+
+
+def _misranked(updates: Updates, adapters: Mapping[str, peft.StoredAdapter]) -> dict[str, str]:
+    bad = {}
+    for party, leaves in zip(updates.parties, updates.leaves, strict=True):
+        products = [x.storage for x in leaves.values() if isinstance(x.storage, Product)]
+        try:
+            peft.check_ranks(adapters[party], {p.module: p.rank for p in products})
+        except UpdateError as error:
+            bad[party] = str(error)
+    return bad
