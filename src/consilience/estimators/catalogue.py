@@ -36,7 +36,7 @@ _METHODS: dict[str, tuple[Callable[[], Method], str]] = {
     "caf": (CAF, "the same, by weights that shrink until the variance is small"),
     "centred-clipping": (CentredClipping, "nobody pulls harder than most"),
     # Before the geometric median; before others by class.
-    "nnm": (NNM, "each party becomes the mean of its nearest; the median of these"),
+    "nnm": (NNM, "each becomes the mean of its nearest; the median of these"),
     "arc": (ARC, "the longest are clipped, then nnm"),
     "ivar-mle": (lambda: IVAR("mle"), "each party has its own noise (the paper's Algorithm 1)"),
     "ivar-vb": (lambda: IVAR("vb"), "the same, with the truth integrated out"),
