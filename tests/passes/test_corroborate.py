@@ -148,3 +148,14 @@ def test_what_squares_beyond_single_precision_show_is_the_same(scale):
     expected, _ = corroborated(sample.astype(float), weights, Corroboration(mild=True))
     np.testing.assert_allclose(kept, expected, rtol=1e-4)
     assert kept[1] < 0.05
+
+
+@pytest.mark.parametrize("mild", [False, True])
+def test_where_several_stand_alone_nobody_is_cut_off_nor_loses_weight(mild):
+    """However much of their errors fades: whose class is cut off is forgotten, and errs the more."""
+    sample = np.array(list(noisy(10, 4096).values()))
+    for j in range(4):
+        sample[j, 100 * j : 100 * j + 20] += 30
+    kept, found = corroborated(sample, np.full(10, 0.1), Corroboration(mild=mild))
+    assert found is None
+    np.testing.assert_array_equal(kept, np.full(10, 0.1))

@@ -139,7 +139,7 @@ class Pairwise:
     - ``corroborate``: whether a party counts in a coordinate only near others: True, False, or
       None, for where parties are enough and hardly any is the only one to know something.
     - ``mild``: the share of most errors that lasts up to which parties differ by noise or mildly:
-      nobody is then the only one to know something. On MNIST it is 0.6 with Dirichlet 1.
+      whoever stands alone then counts less, too. On MNIST it is 0.6 with Dirichlet 1.
 
     Votes:
 

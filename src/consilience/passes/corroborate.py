@@ -14,8 +14,8 @@ weigh little, are none.
 its word alone, too. But where that is so, it is so of several parties; where hardly anybody would
 lose by corroboration, whoever does is a suspect. A sample of the coordinates tells which it is.
 
-*Suspects.* Where parties are known to differ by noise or mildly, whoever stands alone much more
-than the others do counts less in all coordinates, too.
+*Suspects.* Where, besides, parties are known to differ by noise or mildly, whoever stands alone
+much more than the others do counts less in all coordinates, too.
 """
 
 from __future__ import annotations
@@ -86,11 +86,13 @@ def corroborated(
     if rule.always:
         return weights, found
     shares = _shares_alone(sample, weights, found)
-    if np.median(shares) > rule.alone:  # those who are cut off are no lone voices, but most parties
-        return weights, None
     typical = float(np.quantile(shares[those], rule.most))
+    # Where most parties would be cut off, they are no lone voices; where several witnesses would,
+    # they know something.
+    if np.median(shares) > rule.alone or typical > rule.hardly:
+        return weights, None
     if not rule.mild:
-        return weights, found if typical <= rule.hardly else None
+        return weights, found
     most = max(rule.suspect * typical, rule.alone)
     kept = at_most_half(weights * np.minimum(1.0, most / np.maximum(shares, most)))
     kept *= weights.sum() / kept.sum()
