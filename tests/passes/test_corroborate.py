@@ -152,7 +152,7 @@ def test_what_squares_beyond_single_precision_show_is_the_same(scale):
 
 @pytest.mark.parametrize("mild", [False, True])
 def test_where_several_stand_alone_nobody_is_cut_off_nor_loses_weight(mild):
-    """However much of their errors fades: whose class is cut off is forgotten, and errs the more."""
+    """However much of their errors fades: a class that is cut off is forgotten."""
     sample = np.array(list(noisy(10, 4096).values()))
     for j in range(4):
         sample[j, 100 * j : 100 * j + 20] += 30
