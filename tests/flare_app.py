@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 KEY = "numpy_key"  # under which FLARE's recipe for numpy keeps the one array that is the model
-SITES, ROUNDS, STEPS, SIZE = 4, 2, (1000, 1000, 1000, 10), 5000
+SITES, ROUNDS, STEPS, SIZE = 4, 2, (1000, 1000, 1000, 10, 1000), 5000
 
 
 def site() -> None:
-    """Send 3 and noise, from so many steps; the last site's first update has another shape."""
+    """Send 3 and noise, from so many steps; the fourth site's first update has another shape."""
     import nvflare.client as flare
 
     flare.init()
@@ -34,21 +34,24 @@ def site() -> None:
 
 
 def fedavg(out: Path, settings: dict[str, object]) -> None:
-    """The server aggregates; the record goes to run.jsonl."""
+    """The server aggregates; a fifth site attacks by a filter; the record goes to run.jsonl."""
     from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
     from nvflare.recipe import SimEnv
 
     from consilience.integrations.nvflare import ConsilienceAggregator
+    from consilience.lab.nvflare import AttackFilter
 
     recipe = NumpyFedAvgRecipe(
         name="asked-for",
         model=[0.0] * SIZE,
-        min_clients=SITES,
+        min_clients=SITES + 1,
         num_rounds=ROUNDS,
         train_script=__file__,
         aggregator=ConsilienceAggregator(record=str(out / "run.jsonl"), **settings),
     )
-    recipe.execute(SimEnv(num_clients=SITES, workspace_root=str(out / "work")))
+    hostile = AttackFilter("ipm-10", clients=[f"site-{SITES + 1}"])
+    recipe.add_client_output_filter(hostile, tasks=["train"])
+    recipe.execute(SimEnv(num_clients=SITES + 1, workspace_root=str(out / "work")))
 
 
 def swarm(out: Path, settings: dict[str, object]) -> None:

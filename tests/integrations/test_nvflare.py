@@ -392,10 +392,12 @@ def test_a_swarm_in_flares_simulator(tmp_path: Path):
 
 @pytest.mark.integration
 def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
-    settings = {"trusted_counts": True, "require": {"suspects": 0.2}, "evidence": ["numpy*"]}
+    settings = {"trusted_counts": True, "require": {"suspects": 0.1}, "evidence": ["numpy*"]}
     first, second = simulated("fedavg", tmp_path, settings)
     assert first.note is not None
-    assert "1 of 4 parties are rejected or move together (site-4)" in first.note
+    assert "1 of 5 parties are rejected or move together (site-4)" in first.note
     assert "has shape (4999,)" in first.rejected["site-4"]
     assert second.note is None
     assert second.weights["site-4"] == pytest.approx(0.01 * second.weights["site-1"], rel=0.2)
+    assert list(second.reasons) == ["site-5"]  # by the lab's filter
+    assert second.weights["site-5"] < 0.001
