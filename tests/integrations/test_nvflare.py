@@ -316,6 +316,23 @@ def test_differences_stay_differences_in_a_swarm(known: bool):
         assert after["weights"]["n"] == 7
 
 
+def test_differences_of_adapters_are_tensors_like_others():
+    shapes = {"q.lora_A.weight": (4, 50), "q.lora_B.weight": (60, 4)}
+    start = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    rng = np.random.default_rng(0)
+    own = [
+        {
+            name: (3 + 0.1 * rng.standard_normal(shape)).astype("f4")
+            for name, shape in shapes.items()
+        }
+        for _ in range(4)
+    ]
+    found = ConsilienceAggregator(params_type="DIFF")
+    after = swarm(found, start, *(sent(f"s{j}", each, "DIFF") for j, each in enumerate(own)))
+    for values in after.values():
+        assert float(np.abs(values - 4).max()) < 0.5
+
+
 @pytest.mark.parametrize("kind", ["FULL", "DIFF"])
 @pytest.mark.parametrize("known", [True, False])
 def test_too_few_good_shareables_leave_the_model(known: bool, kind: str):
