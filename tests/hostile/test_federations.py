@@ -81,7 +81,7 @@ def flare(tmp_path: Path, *results: FLModel, **settings: Any) -> tuple[FLModel, 
     found = ConsilienceAggregator(record=str(tmp_path / "run.jsonl"), **settings)
     found.fl_ctx = FLContextManager().new_context()
     found.fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, make_model_learnable(ZERO, {}))
-    for one in [*(result(f"site-{j}", weights(j)) for j in range(4)), *results]:
+    for one in [*results, *(result(f"site-{j}", weights(j)) for j in range(4))]:
         found.accept_model(one)
     model = found.aggregate_model()
     assert float(np.abs(model.params["w"] - 3).max()) < 0.5
@@ -143,9 +143,9 @@ def test_flare_metrics(metrics: Any, tmp_path: Path):
     assert typical_metrics({"ann": good, "bob": good, "eve": metrics}, weight) == good
 
 
-def torch_tensors() -> Any:
+def torch_tensors(dtype: str) -> Any:
     torch = pytest.importorskip("torch")
-    return {"w": torch.from_numpy(weights(9)["w"])}
+    return {"w": torch.from_numpy(weights(9)["w"]).to(getattr(torch, dtype))}
 
 
 @pytest.mark.parametrize("make", [deep, endless, lambda: {"w": deep()}, Hostile])
@@ -155,10 +155,14 @@ def test_flare_params_that_cannot_be_walked_through(make: Any, tmp_path: Path):
     assert len(round.parties) == 4
 
 
-def test_flare_params_of_another_library_do_not_decide_what_the_model_is(tmp_path: Path):
-    first = result("a client that comes first", torch_tensors())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_flare_params_of_another_library_do_not_decide_what_the_model_is(
+    dtype: str, tmp_path: Path
+):
+    first = result("a client that comes first", torch_tensors(dtype))
     model, round = flare(tmp_path, first)
     assert type(model.params["w"]) is np.ndarray
+    assert model.params["w"].dtype == np.float32
     assert len(round.parties) == 5
 
 

@@ -97,7 +97,7 @@ def test_what_a_federation_can_ask_for(tmp_path: Path):
         assert list(round.reasons) == ["3"]
         assert round.weights["3"] < 1e-5
 
-        found, round = ran("require", ",,,misshapen", require={"suspects": 0.2})
+        found, round = ran("require", ",,,mod-wrong-shape", require={"suspects": 0.2})
         assert all(not values.any() for values in found.model.values())
         assert round.note is not None
         assert "1 of 4 parties are rejected" in round.note

@@ -1,4 +1,4 @@
-"""The aggregator with FLARE's own models, and once in FLARE's simulator."""
+"""The aggregator with FLARE's own models and Shareables, and in FLARE's simulator."""
 
 import json
 import os
@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nvflare.apis.fl_context import FLContextManager
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
-from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.ccwf.comps.simple_model_shareable_generator import (
+    SimpleModelShareableGenerator,
+)
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils, params_type_to_data_kind
 
 import consilience as cs
 from consilience.integrations.nvflare import ConsilienceAggregator
@@ -184,6 +189,175 @@ def test_layers_that_stay_local():
     np.testing.assert_array_equal(after["head"], np.ones(3, np.float32))
 
 
+# Shareables, as in swarm learning
+
+
+def shareable(model: FLModel, round: int = 0) -> Shareable:
+    """What a client sends, whatever is in it."""
+    kind = params_type_to_data_kind[model.params_type.value]
+    meta = {k: v for k, v in model.meta.items() if k != "client_name"}
+    found = Shareable()
+    found.set_header(ReservedHeaderKey.CONTENT_TYPE, "DXO")
+    found["DXO"] = {"kind": kind, "data": model.params, "meta": meta}
+    found.add_cookie(AppConstants.CONTRIBUTION_ROUND, round)
+    return found
+
+
+def context(start: Any, round: int = 0, sender: str | None = None) -> FLContext:
+    found = FLContextManager().new_context()
+    found.set_prop(AppConstants.GLOBAL_MODEL, make_model_learnable(start, {}) if start else None)
+    found.set_prop(AppConstants.CURRENT_ROUND, round)
+    if sender:
+        found.set_peer_context(FLContextManager(identity_name=sender).new_context())
+    return found
+
+
+def shared(found: Any, start: Any, *results: tuple[str, Shareable], round: int = 0) -> list[bool]:
+    return [found.accept(each, context(start, round, name)) for name, each in results]
+
+
+def swarm(found: Any, start: Any, *results: FLModel, known: bool = True) -> dict[str, Any]:
+    """What a client of a swarm that aggregates makes the next model from."""
+    results_ = [(result.meta["client_name"], shareable(result)) for result in results]
+    shared(found, start if known else None, *results_)
+    came = found.aggregate(context(start if known else None))
+    after = SimpleModelShareableGenerator().shareable_to_learnable(came, context(dict(start)))
+    weights: dict[str, Any] = after["weights"]
+    return weights
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_shareable_is_rejected_by_name(name: str, known: bool, tmp_path: Path):
+    bad, reason = BAD[name]
+    reason = {
+        "kind": "sent WEIGHT_DIFF, expected WEIGHTS",
+        "no-tree": "sent what cannot be read: ValueError: invalid DXO",
+    }.get(name, reason)
+    found = ConsilienceAggregator(record=str(tmp_path / "run.jsonl"))
+    after = swarm(found, ZERO, *GOOD, bad, known=known)
+    assert float(np.abs(after["w"] - 3).max()) < 0.5
+    assert after["w"].dtype == np.float32
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert reason in only.rejected["eve"]
+    assert len(only.parties) == 4
+
+
+def headless() -> Shareable:
+    found = Shareable()
+    found[ReservedHeaderKey.HEADERS] = "none"
+    return found
+
+
+def of_round(round: Any) -> Shareable:
+    found = shareable(GOOD[0])
+    found.add_cookie(AppConstants.CONTRIBUTION_ROUND, round)
+    return found
+
+
+UNREADABLE = {
+    "empty": (Shareable(), "sent what cannot be read"),
+    "headers": (headless(), "sent what cannot be read"),
+    "error": (make_reply("EXECUTION_EXCEPTION"), "sent no update, but EXECUTION_EXCEPTION"),
+    "metrics": (DXO(DataKind.METRICS, {"a": 1.0}).to_shareable(), "sent METRICS, expected WEIGHTS"),
+    "collection": (DXO(DataKind.COLLECTION, {}).to_shareable(), "sent COLLECTION, expected"),
+    "round": (of_round(np.zeros(3)), "sent what cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_is_no_model_is_rejected_by_name(name: str, tmp_path: Path):
+    bad, reason = UNREADABLE[name]
+    found = ConsilienceAggregator(record=str(tmp_path / "run.jsonl"))
+    assert shared(found, ZERO, ("eve", bad), ("ann", shareable(GOOD[0]))) == [False, True]
+    after = swarm(found, ZERO, *GOOD)
+    assert float(np.abs(after["w"] - 3).max()) < 0.5
+    assert reason in Record.read(tmp_path / "run.jsonl")[0].rejected["eve"]
+
+
+def test_a_late_result_costs_nobody_the_next(tmp_path: Path):
+    found = ConsilienceAggregator(record=str(tmp_path / "run.jsonl"))
+    names = [result.meta["client_name"] for result in GOOD]
+    late = (names[0], shareable(GOOD[0], round=0))
+    timely = [(n, shareable(result, round=1)) for n, result in zip(names, GOOD, strict=True)]
+    assert shared(found, ZERO, late, *timely, round=1) == [False, True, True, True, True]
+    found.aggregate(context(ZERO, round=1))
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert only.round == 2
+    assert set(only.parties) == set(names)
+    assert not only.rejected
+
+
+def test_a_client_cannot_choose_its_name(tmp_path: Path):
+    found = ConsilienceAggregator(record=str(tmp_path / "run.jsonl"))
+    forged = shareable(GOOD[3])
+    forged["DXO"]["meta"]["client_name"] = "site-0"
+    shared(found, ZERO, ("eve", forged))
+    swarm(found, ZERO, *GOOD[:3])
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert set(only.parties) == {"site-0", "site-1", "site-2", "eve"}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_differences_stay_differences_in_a_swarm(known: bool):
+    start = {"w": np.ones((20, 30), np.float32), "n": np.array(7)}
+    sent_ = [sent(f"s{j}", {**weights(j, 1e-5), "n": np.array(3)}, "DIFF") for j in range(4)]
+    found = ConsilienceAggregator(params_type="DIFF")
+    shared(found, start if known else None, *((m.meta["client_name"], shareable(m)) for m in sent_))
+    came = from_shareable(found.aggregate(context(start if known else None)))
+    assert came.data_kind == DataKind.WEIGHT_DIFF
+    mean = np.mean([m.params["w"] for m in sent_], 0)
+    np.testing.assert_allclose(came.data["w"], mean, atol=0.02)
+    if known:  # the federation's counters are its own
+        assert set(came.data) == {"w"}
+        after = SimpleModelShareableGenerator().shareable_to_learnable(
+            came.to_shareable(), context(dict(start))
+        )
+        assert after["weights"]["n"] == 7
+
+
+def test_differences_of_adapters_are_tensors_like_others():
+    shapes = {"q.lora_A.weight": (4, 50), "q.lora_B.weight": (60, 4)}
+    start = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    rng = np.random.default_rng(0)
+    own = [
+        {
+            name: (3 + 0.1 * rng.standard_normal(shape)).astype("f4")
+            for name, shape in shapes.items()
+        }
+        for _ in range(4)
+    ]
+    found = ConsilienceAggregator(params_type="DIFF")
+    after = swarm(found, start, *(sent(f"s{j}", each, "DIFF") for j, each in enumerate(own)))
+    for values in after.values():
+        assert float(np.abs(values - 4).max()) < 0.5
+
+
+@pytest.mark.parametrize("kind", ["FULL", "DIFF"])
+@pytest.mark.parametrize("known", [True, False])
+def test_too_few_good_shareables_leave_the_model(known: bool, kind: str):
+    start = {"w": np.full((20, 30), 7.0, np.float32)}
+    found = ConsilienceAggregator(params_type=kind)
+    after = swarm(found, start, sent("ann", weights(0), kind), BAD["nan"][0], known=known)
+    np.testing.assert_array_equal(after["w"], start["w"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_models_of_torch_stay_so(dtype: str):
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
+    start = {"w": torch.zeros(20, 30, dtype=kind), "n": torch.tensor(7)}
+    own = [
+        sent(f"s{j}", {"w": torch.from_numpy(weights(j)["w"]).to(kind), "n": torch.tensor(7)})
+        for j in range(4)
+    ]
+    after = swarm(ConsilienceAggregator(), start, *own)
+    assert after["w"].dtype == kind
+    assert after["w"].shape == (20, 30)
+    assert float((after["w"] - 3).abs().max()) < 0.5
+    assert int(after["n"]) == 7
+
+
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -205,21 +379,42 @@ def test_the_example_in_flares_simulator(tmp_path: Path):
     assert cs.Memory.load(tmp_path / "memory.npz").rounds == 2
 
 
-@pytest.mark.integration
-def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
-    settings = {"trusted_counts": True, "require": {"suspects": 0.2}, "evidence": ["numpy*"]}
+def simulated(kind: str, out: Path, settings: dict[str, Any]) -> list[Any]:
+    """The two rounds of a job of flare_app.py."""
     done = subprocess.run(
-        [sys.executable, JOBS, tmp_path, json.dumps(settings)],
+        [sys.executable, JOBS, kind, out, json.dumps(settings)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        cwd=tmp_path,
+        cwd=out,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    first, second = Record.read(tmp_path / "run.jsonl")
+    rounds: list[Any] = Record.read(out / "run.jsonl")
+    assert [r.round for r in rounds] == [1, 2]
+    return rounds
+
+
+@pytest.mark.integration
+def test_a_swarm_in_flares_simulator(tmp_path: Path):
+    first, second = simulated("swarm", tmp_path, {})
+    assert set(first.parties) == {"site-1", "site-2", "site-3"}
+    assert "has shape (4999,)" in first.rejected["site-4"]
+    assert set(second.parties) == {"site-1", "site-2", "site-3", "site-4"}
+    ends = list(tmp_path.glob("work/site-*/simulate_job/models/last_global_model.npy"))
+    assert len(ends) == 4
+    for end in ends:
+        assert float(np.abs(np.load(end) - 3).max()) < 0.5
+
+
+@pytest.mark.integration
+def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
+    settings = {"trusted_counts": True, "require": {"suspects": 0.1}, "evidence": ["numpy*"]}
+    first, second = simulated("fedavg", tmp_path, settings)
     assert first.note is not None
-    assert "1 of 4 parties are rejected or move together (site-4)" in first.note
+    assert "1 of 5 parties are rejected or move together (site-4)" in first.note
     assert "has shape (4999,)" in first.rejected["site-4"]
     assert second.note is None
     assert second.weights["site-4"] == pytest.approx(0.01 * second.weights["site-1"], rel=0.2)
+    assert list(second.reasons) == ["site-5"]  # by the lab's filter
+    assert second.weights["site-5"] < 0.001

@@ -4,14 +4,19 @@
 
     recipe = NumpyFedAvgRecipe(..., aggregator=ConsilienceAggregator(record="run.jsonl"))
 
-FLARE keeps the model and counts the rounds; here is what becomes of what the clients send.
+FLARE keeps the model and counts the rounds; here is what becomes of what the clients send. It comes
+as an FLModel (FedAvg), or as a Shareable with a DXO in it (swarm learning, ScatterAndGather).
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from consilience.errors import UpdateError
 from consilience.estimators.catalogue import DEFAULT
@@ -19,13 +24,18 @@ from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
 from consilience.require import Require
-from consilience.text import shown
+from consilience.text import shown, told
+from consilience.updates.tensors import as_numpy, tensor, to_bfloat16
 
 try:
-    from nvflare.apis.fl_constant import FLMetaKey
+    from nvflare.apis.dxo import from_shareable
+    from nvflare.apis.fl_constant import FLMetaKey, ReservedKey, ReturnCode
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable
     from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
     from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
     from nvflare.app_common.app_constant import AppConstants
+    from nvflare.app_common.utils.fl_model_utils import FLModelUtils, params_type_to_data_kind
 except ImportError as missing:
     raise ImportError(
         "this is an aggregator for NVIDIA FLARE, which is not installed: "
@@ -76,7 +86,51 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         self._require, self.adapters = None if require is None else Require(**require), adapters
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
         self._rounds: Rounds | None = None
-        self._sent: dict[str, list[FLModel]] = {}
+        self._sent: dict[str, list[FLModel | UpdateError]] = {}
+
+    def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
+        """Take a Shareable that a client sent; tell whether it has a model of this round."""
+        self.fl_ctx = fl_ctx
+        party, found = _sender(shareable, fl_ctx), None
+        try:
+            found = self._read(shareable, party)
+        except UpdateError as error:
+            self._sent.setdefault(party, []).append(error)
+        except Exception as error:  # whatever a stranger's Shareable raises
+            unread = UpdateError(f"sent what cannot be read: {told(error)}")
+            self._sent.setdefault(party, []).append(unread)
+        if found is not None:
+            self.accept_model(found)
+        return found is not None
+
+    def aggregate(self, fl_ctx: FLContext) -> Shareable:
+        """Return the consensus in a Shareable, of the kind that clients send: FedOpt needs that."""
+        self.fl_ctx = fl_ctx
+        return FLModelUtils.to_shareable(self._ended(moved=self._step is None))
+
+    def _read(self, shareable: Shareable, party: str) -> FLModel | None:
+        """Return what a client sent in this round; None if it is of another round."""
+        code = shareable.get_return_code(ReturnCode.OK)
+        if code != ReturnCode.OK:
+            raise UpdateError(f"sent no update, but {shown(code)}")
+        round = shareable.get_cookie(AppConstants.CONTRIBUTION_ROUND)
+        if round is not None and int(round) != self._round() - 1:
+            # Nobody is a suspect for being late. Its result of this round may be still to come.
+            late = int(round) + 1
+            log.warning("party %s: a result of round %d is too late", shown(party), late)
+            return None
+        dxo = from_shareable(shareable)
+        expected = params_type_to_data_kind[self.params_type]
+        if dxo.data_kind != expected:
+            found = shown(getattr(dxo.data_kind, "value", dxo.data_kind))
+            raise UpdateError(f"sent {found}, expected {expected.value}")
+        metrics = dxo.meta.get(FLMetaKey.INITIAL_METRICS)
+        return FLModel(
+            params_type=self.params_type,
+            params=dxo.data,
+            metrics=metrics if isinstance(metrics, dict) else None,
+            meta={**dxo.meta, "client_name": party},
+        )
 
     def accept_model(self, model: FLModel) -> None:
         """Take what a client sent; it is judged when all have been heard."""
@@ -89,42 +143,54 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
     def aggregate_model(self) -> FLModel:
         """Return the consensus, or the model as it was if too little of use was sent."""
+        return self._ended(moved=True)
+
+    def _ended(self, moved: bool) -> FLModel:
+        """End the round; return the next model, or the difference to it unless `moved`."""
         if self._rounds is None:
-            self._rounds = self._started()
-        said: dict[str, Any] = {}
+            self._rounds = self._started(moved)
+        sent: dict[str, FLModel] = {}
         rejected: dict[str, str] = {}
-        for party, models in self._sent.items():
+        for party, results in self._sent.items():
             try:
-                said[party] = self._steps(models)
+                sent[party] = self._only(results)
             except UpdateError as error:
                 rejected[party] = str(error)
+        # FLARE's clients need not say how much they did.
+        said = {p: _meta(m).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1) for p, m in sent.items()}
         counts, bad = sample_counts(said, "sample count")
-        updates = {party: self._sent[party][0].params for party in said if party not in bad}
-        rejected |= bad
-        model = self._global_model()
-        ended = self._rounds.close(self._round(), updates, model, counts, rejected)
+        updates = {party: m.params for party, m in sent.items() if party not in bad}
+        start = self._global_model()
+        model = _arrays(start)
+        if model is not None and not moved:
+            model = {name: np.zeros_like(value) for name, value in model.items()}
+        ended = self._rounds.close(self._round(), updates, model, counts, {**rejected, **bad})
         if ended.consensus and self.memory:
             self._keep(self._rounds.memory, self.memory)
-        metrics = {p: self._sent[p][0].metrics for p in updates if p not in ended.rejected}
+        metrics = {p: sent[p].metrics for p in updates if p not in ended.rejected}
         self.reset_stats()
-        whole = model is not None  # then the round's model is the next one, not a difference
+        value = _alike(ended.model or {}, start or {})
+        if start is not None and not moved:  # a difference of counters or masks says nothing
+            value = {n: v for n, v in value.items() if tensor(v).kind == "float"}
+        whole = moved and start is not None  # then it is the next model, not a difference
         kind = "FULL" if whole else self.params_type if ended.consensus else "DIFF"
         return FLModel(
             params_type=kind,
-            params=dict(ended.model or {}),
+            params=value,
             metrics=typical_metrics(metrics, ended.weights) or None,
         )
 
-    def _steps(self, models: list[FLModel]) -> Any:
-        """Return how much a client says it did; raise if what it sent cannot count."""
-        if len(models) > 1:
-            raise UpdateError(f"{len(models)} results in one round: which counts is unknown")
-        said = models[0].params_type
-        if said != ParamsType(self.params_type):
-            found = shown(getattr(said, "value", said))
+    def _only(self, results: list[FLModel | UpdateError]) -> FLModel:
+        """Return what a client sent; raise if it cannot count."""
+        if len(results) > 1:
+            raise UpdateError(f"{len(results)} results in one round: which counts is unknown")
+        (only,) = results
+        if isinstance(only, UpdateError):
+            raise only
+        if only.params_type != ParamsType(self.params_type):
+            found = shown(getattr(only.params_type, "value", only.params_type))
             raise UpdateError(f"sent {found}, expected {self.params_type}")
-        # FLARE's clients need not say how much they did.
-        return _meta(models[0]).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1)
+        return only
 
     def _keep(self, memory: Memory, path: str) -> None:
         try:
@@ -132,9 +198,9 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         except OSError as error:  # rather a round that is forgotten than none
             log.error("the memory is not kept in %s: %s", path, error)
 
-    def _started(self) -> Rounds:
+    def _started(self, moved: bool) -> Rounds:
         known = Memory.load(self.memory) if self.memory and Path(self.memory).exists() else Memory()
-        return Rounds(
+        rounds = Rounds(
             self.method,
             known,
             self.minimum,
@@ -147,6 +213,10 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             tensors=self.tensors,
             evidence=self.evidence,
         )
+        if moved:
+            return rounds
+        # The model of such a round is a difference itself, and begins with zero.
+        return replace(rounds, step=None, adapters=None)
 
     def _global_model(self) -> dict[str, Any] | None:
         found = self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) if self.fl_ctx else None
@@ -160,3 +230,30 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
 def _meta(model: FLModel) -> dict[str, Any]:
     return model.meta if isinstance(model.meta, dict) else {}
+
+
+def _sender(shareable: Shareable, fl_ctx: FLContext) -> str:
+    """Return the name of the client, as FLARE has it."""
+    try:
+        peer = fl_ctx.get_peer_context()
+        name = peer.get_identity_name() if peer else None
+        name = name or shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
+    except Exception:  # headers that are none
+        name = None
+    return name if name and isinstance(name, str) else "nobody"
+
+
+def _arrays(model: dict[str, Any] | None) -> dict[str, NDArray[Any]] | None:
+    """Return a model as numpy has it, with bfloat16 as float32."""
+    return None if model is None else {name: as_numpy(source) for name, source in model.items()}
+
+
+def _alike(model: Any, start: dict[str, Any]) -> dict[str, Any]:
+    """Return a model in the libraries and dtypes of the one that the round began with."""
+    found = dict(model)
+    for name, value in model.items():
+        if name in start and not isinstance(start[name], np.ndarray):
+            seen = tensor(start[name])
+            flat = np.ascontiguousarray(value).reshape(-1)
+            found[name] = seen.rebuild(to_bfloat16(flat) if seen.dtype == "bfloat16" else flat)
+    return found

@@ -31,6 +31,7 @@ from consilience.require import Require
 from consilience.text import shown, told
 from consilience.updates.adapters import LoRA, are_factors, meaning
 from consilience.updates.names import Patterns
+from consilience.updates.tensors import as_numpy
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
@@ -223,7 +224,7 @@ class Rounds:
                 value[name] = tensor
                 continue
             # The consensus may be of another library, if the parties' tensors are.
-            sent = np.asarray(value[name])
+            sent = as_numpy(value[name])
             if self.step is None:
                 value[name] = _rounded(sent, tensor.dtype)
             elif tensor.dtype.kind == "f":

@@ -171,6 +171,15 @@ def outline(source: Any) -> Tensor:
     return Tensor(storage, name, array.shape, array if isinstance(source, np.ndarray) else source)
 
 
+def as_numpy(source: Any) -> Array:
+    """Return anything array-like as numpy has it, with bfloat16 as float32."""
+    if isinstance(source, np.ndarray) and source.dtype.name != _BFLOAT16:
+        return source
+    seen = tensor(source)
+    values = seen.read(0, seen.size)
+    return (from_bfloat16(values) if seen.dtype == _BFLOAT16 else values).reshape(seen.shape)
+
+
 def is_tensor(source: Any) -> bool:
     """Tell a leaf of an update from a container of leaves."""
     if isinstance(source, float | int | np.generic | Tensor):

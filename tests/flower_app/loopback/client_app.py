@@ -1,21 +1,38 @@
 """A party that moves the model half way to the truth, or misbehaves as it was told to."""
 
 import os
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-app = ClientApp()
+from consilience.lab.flower import AttackMod
 
 TRUTH = 3.0
+
+
+def behaviour_of(context: Context) -> str:
+    party = int(context.node_config["partition-id"])
+    names = str(context.run_config["behaviour"]).split(",")
+    return names[party] if party < len(names) else ""
+
+
+def attacks(message: Message, context: Context, call_next: Any) -> Message:
+    """Those who behave as "mod-ATTACK" attack by the mod."""
+    behaviour = behaviour_of(context)
+    if not behaviour.startswith("mod-"):
+        return call_next(message, context)
+    return AttackMod(behaviour.removeprefix("mod-"))(message, context, call_next)
+
+
+app = ClientApp(mods=[attacks])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     party = int(context.node_config["partition-id"])
-    names = str(context.run_config["behaviour"]).split(",")
-    behaviour = names[party] if party < len(names) else ""
+    behaviour = behaviour_of(context)
     round = int(message.content["config"]["server-round"])
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}
     rng = np.random.default_rng([party, round])
