@@ -642,25 +642,26 @@ def pairwise(rounds, **choices):
     """
     how = SimpleNamespace(**PAIRWISE | choices)
     names = everybody(rounds)
-    seen = {(a, b): 0 for a in names for b in names}
-    apart = dict.fromkeys(seen, 0.0)
+    blocks = {}  # by who was there, the latest last: distances, and coordinates behind them
     for updates in rounds:
+        apart, count = blocks.pop(frozenset(updates), ({}, 0))
         for a in updates:
             for b in updates:
                 if a != b:
-                    apart[a, b] += sum((updates[a] - updates[b]) ** 2)
-                    seen[a, b] += size_of(updates)
-    D = {pair: apart[pair] / seen[pair] for pair in seen if seen[pair]}
+                    apart[a, b] = apart.get((a, b), 0.0) + sum((updates[a] - updates[b]) ** 2)
+        blocks[frozenset(updates)] = apart, count + size_of(updates)
+    blocks = [({pair: x / n for pair, x in apart.items()}, n) for apart, n in blocks.values()]
     total = {a: sum(size_of(updates) for updates in rounds if a in updates) for a in names}
     now = list(rounds[-1])
     most, kept = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, {})
     how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
-    first = read_pairs(names, D, seen, total, how.slack, how)
+    first = read_rounds(names, blocks, total, how)
     views = [(0.0, first)]
     for camp in camps(names, first, how):
-        other = read_pairs(names, D, seen, total, how.slack, how, camp)
+        other = read_rounds(names, blocks, total, how, camp)
         if camps(names, other, how):
-            met = sum(seen[a, b] for a in camp for b in camp) / max(seen.values())
+            seen = pooled(blocks)[1]
+            met = sum(seen[a, b] for a in camp for b in camp if a != b) / max(seen.values())
             views.append(((other.cost - first.cost) * len(camp) / met / 2, other))
     views.sort(key=lambda view: view[0])
     heard = [1 - (worse - views[0][0]) for worse, _ in views]
@@ -675,6 +676,61 @@ def pairwise(rounds, **choices):
         weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
     best, whole = views[0][1], sum(weights.values())
     return best.s, best.slack, {a: w / whole for a, w in weights.items()}
+
+
+def pooled(blocks):
+    """Mean distances over the rounds in which two met, and the coordinates behind them."""
+    seen = {}
+    for apart, count in blocks:
+        for pair in apart:
+            seen[pair] = seen.get(pair, 0) + count
+    D = {pair: sum(n * apart.get(pair, 0.0) for apart, n in blocks) / seen[pair] for pair in seen}
+    return D, seen
+
+
+def read_rounds(names, blocks, total, how, camp=()):
+    """What pairs tell; once more with all rounds as loud as the last, if some are twice as loud as
+    others by what levels explain."""
+
+    def read(these):
+        D, seen = pooled(these)
+        return read_pairs(names, D, seen, total, how.slack, how, camp, these)
+
+    view = read(blocks)
+    loud = []
+    for apart, _ in blocks:
+        there = {a for a, _ in apart}
+        each = []
+        for a in there:
+            ratios = [apart[a, b] / (view.s[a] + view.s[b]) for b in there if b != a]
+            each.append(sorted([0.0, *ratios])[len(there) // 2])
+        loud.append(sorted(each)[(len(there) - 1) // 2])
+    if max(loud) <= 2 * min(loud):
+        return view
+    return read(
+        [
+            ({pair: x * loud[-1] / mine for pair, x in apart.items()}, count)
+            for (apart, count), mine in zip(blocks, loud, strict=True)
+        ]
+    )
+
+
+def expected_apart(a, b, s, blocks):
+    """The sum of two levels, or less where they were much less noisy when they met."""
+    total, count = 0.0, 0
+    for apart, n in blocks:
+        if (a, b) in apart:
+            there = sorted({x for x, _ in apart})
+            half = len(there) // 2
+            typical = {
+                x: sorted([0.0, *(apart[x, y] for y in there if y != x)])[half] for x in there
+            }
+            middle = sorted(typical.values())[(len(there) - 1) // 2]
+            then = sum(max(typical[x] - middle / 2, 0.0) for x in (a, b))
+            total += n * (then if len(there) >= 5 else s[a] + s[b])
+            count += n
+    much_less = len(blocks) > 1 and 2 * total / count < s[a] + s[b]
+    return total / count if much_less else s[a] + s[b]
 
 
 def camps(names, view, how):
@@ -745,7 +801,7 @@ def median_of(updates):
     return np.array([np.median([x[k] for x in updates.values()]) for k in range(size_of(updates))])
 
 
-def read_pairs(names, D, seen, total, slack, how, camp=()):
+def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
     """Levels, slack, the typical level, and how much of a voice each pair shares. A pair, and a
     party, counts as much as was seen of it. With a camp, the fit starts from it alone."""
     smallest = min(value for value in D.values() if value > 0)
@@ -781,7 +837,8 @@ def read_pairs(names, D, seen, total, slack, how, camp=()):
     for _ in range(3):
         shared = {}
         for a, b in D:
-            expected = max(s[a] + s[b], how.quietest_pair * (1 - slack**-2) * t)
+            expected = expected_apart(a, b, s, blocks)
+            expected = max(expected, how.quietest_pair * (1 - slack**-2) * t)
             spread = 2 / 9 / seen[a, b]
             rarely = max(how.few / (how.few + n), min(1, present / how.many) ** 3)
             rarely *= how.deviations

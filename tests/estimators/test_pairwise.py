@@ -134,6 +134,31 @@ def test_a_camp_pulls_no_further_than_its_parties_may():
         assert miss < 3 * 9 / 10  # times the noise, one
 
 
+@pytest.mark.parametrize("fall", [2, 5, 30])
+@pytest.mark.parametrize("who", [range(8), range(1)])
+def test_whoever_joins_after_noise_has_fallen_moves_with_nobody(who, fall):
+    """Its distances are small, for it was not there when they were large."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    for round in range(4):
+        sent = {f"p{j}": random.standard_normal(5000) for j in range(8)}
+        if round == 0:
+            sent |= {f"p{j}": fall * sent[f"p{j}"] for j in who}
+            del sent["p7"]
+        found = cs.aggregate(sent, memory=memory)
+        assert found.groups == ()
+        assert found.weights["p7" if round else "p6"] > 0.5 / len(sent)
+
+
+def test_rounds_of_copies_and_of_huge_numbers_beside_others():
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    for factor, there in ((0.0, 6), (1.0, 8), (1e15, 7), (1e-15, 8), (0.0, 7), (1.0, 6)):
+        x = factor * random.standard_normal((there, 500))
+        with np.errstate(all="raise", under="ignore"):
+            found = cs.aggregate({f"p{j}": row for j, row in enumerate(x)}, memory=memory)
+        assert sum(found.weights.values()) == pytest.approx(1.0)
+        assert np.isfinite(found.value).all()
+
+
 def test_a_camp_that_somebody_never_met():
     distances = np.where(np.arange(5)[:, None] // 2 == np.arange(5) // 2, 2.0, 9.0)
     met = np.array([1.0, 0.5, 0.5, 1.0, 0.7])

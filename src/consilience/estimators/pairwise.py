@@ -46,6 +46,7 @@ from consilience.arrays import Mask, Matrix, Positions, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Lasting
 from consilience.errors import ConsilienceError
 from consilience.estimators.certainty import beyond_chance, learnt, steadied
+from consilience.estimators.changes import expected_distances, on_one_scale
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import (
     Descent,
@@ -423,7 +424,21 @@ class Pairwise:
         camp: Positions | None = None,
     ) -> _Reading:
         """Return what distances tell of parties with so many times the typical samples; with a
-        camp, if that is taken for the quiet parties."""
+        camp, if that is taken for the quiet parties. Once more where rounds differ in noise."""
+        seen = self._read_as_is(evidence, samples, slack, most_slack, camp)
+        same = on_one_scale(evidence, seen.levels)
+        if same is evidence:
+            return seen
+        return self._read_as_is(same, samples, slack, most_slack, camp)
+
+    def _read_as_is(
+        self,
+        evidence: Evidence,
+        samples: Vector,
+        slack: float | None,
+        most_slack: float,
+        camp: Positions | None,
+    ) -> _Reading:
         distances, counts = pooled_distances(evidence)
         alone = len(evidence.blocks) == 1  # then every two met equally often
         met = counts / counts.max()
@@ -451,6 +466,7 @@ class Pairwise:
             distances,
             often,
             levels,
+            expected_distances(evidence, levels),
             slack,
             heed=heed,
             nearest=1 - chance(seen, rarely * self.deviations, self.nearest),

@@ -20,6 +20,7 @@ def common_level(
     distances: Matrix,
     often: Matrix,
     levels: Vector,
+    expected: Matrix,
     slack: float,
     *,
     heed: Vector,
@@ -33,16 +34,12 @@ def common_level(
     ``often`` is the share of a party's coordinates that it met the other in. ``heed`` is how much
     each level counts in t; it grows with what was seen of a party, so that past ids have no more
     say than those who stay.
-    ``nearest`` is where correlation begins, as a share of the expected distance: see `chance`.
+    ``nearest`` is where correlation begins, as a share of the ``expected`` distance: see `chance`.
     """
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
-    typical, sums, strangers = (
-        typical_of(levels, at_most_a_third(heed)),
-        levels[:, None] + levels,
-        often == 0,
-    )
+    typical, strangers = typical_of(levels, at_most_a_third(heed)), often == 0
     for _ in range(_TURNS):
-        shared = np.maximum(sums, quietest_pair * (1 - slack**-2) * typical)  # to begin with
+        shared = np.maximum(expected, quietest_pair * (1 - slack**-2) * typical)  # to begin with
         np.divide(distances, shared, out=shared)
         shared /= nearest
         np.subtract(1, shared, out=shared)

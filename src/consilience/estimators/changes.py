@@ -1,0 +1,66 @@
+"""Noise that changes from round to round, where not everybody was there in all of them.
+
+A level is that of all of a party's rounds, and a distance that of the rounds in which two parties
+met. Who joins after noise has fallen, as that of gradients does, met the others when they were
+quiet: next to their levels it is near them all, and would seem to move with them.
+
+- The noise of *all* may change. Rounds that are much louder or quieter than levels explain are
+  brought to the scale of the last one.
+- That of *one* may. Two parties that were much nearer to most others in the rounds in which they
+  met are not expected farther apart than that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from consilience.arrays import Matrix, Positions, Vector
+from consilience.evidence import Block, Evidence
+
+_MUCH = 2.0  # times, as a variance: what is less may be chance
+_MOST = 1e6  # times: more is no change of noise, and numbers have an end
+_ENOUGH = 5  # parties of a round, for what was typical in it to say something of two of them
+_TINY = 1e-300  # in place of a zero to divide by
+
+
+def on_one_scale(evidence: Evidence, levels: Vector) -> Evidence:
+    """Return the evidence with all rounds as loud as the last, if they are not nearly so."""
+    if len(evidence.blocks) == 1:
+        return evidence
+    loud = np.array(
+        [_loudness(*each, levels) for each in zip(evidence.blocks, evidence.members, strict=True)]
+    )
+    known = loud > 0  # where most are copies, nothing is
+    if not known[-1] or loud[known].max() <= _MUCH * loud[known].min():
+        return evidence
+    by = np.where(known, loud[-1] / np.where(known, loud, 1.0), 1.0)
+    scaled = zip(evidence.blocks, np.clip(by, 1 / _MOST, _MOST), strict=True)
+    return Evidence(tuple(Block(b.parties, b.distances * by, b.count) for b, by in scaled))
+
+
+def _loudness(block: Block, members: Positions, levels: Vector) -> float:
+    """Return the typical distance over the sum of levels: a median of medians, which less than half
+    of the parties cannot set."""
+    mine = levels[members]
+    ratios = block.distances[:-1, :-1] / np.maximum(mine[:, None] + mine, _TINY)
+    half = len(mine) // 2  # of all: the least distance is that from itself
+    each = np.sort(np.partition(ratios, half, axis=1)[:, half])
+    return float(each[(len(mine) - 1) // 2])
+
+
+def expected_distances(evidence: Evidence, levels: Vector) -> Matrix:
+    """Return how far apart each two parties are expected, (J, J): the sum of their levels, or less
+    where they met in rounds in which they were much less noisy."""
+    sums: Matrix = levels[:, None] + levels
+    if len(evidence.blocks) == 1:
+        return sums
+    total, count = np.zeros_like(sums), np.zeros_like(sums)
+    for block, members in zip(evidence.blocks, evidence.members, strict=True):
+        at = np.ix_(members, members)
+        then = np.maximum(block.typical_distances - 0.5 * block.typical, 0.0)
+        # Of few parties, two that move together may be most.
+        total[at] += block.count * (then[:, None] + then if len(then) >= _ENOUGH else sums[at])
+        count[at] += block.count
+    there = total / np.maximum(count, _TINY)
+    found: Matrix = np.where((count > 0) & (_MUCH * there < sums), there, sums)
+    return found
