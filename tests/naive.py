@@ -729,7 +729,7 @@ def expected_apart(a, b, s, blocks):
             then = sum(max(typical[x] - middle / 2, 0.0) for x in (a, b))
             total += n * (then if len(there) >= 5 else s[a] + s[b])
             count += n
-    much_less = len(blocks) > 1 and 2 * total / count < s[a] + s[b]
+    much_less = len(blocks) > 1 and 0 < 2 * total / count < s[a] + s[b]
     return total / count if much_less else s[a] + s[b]
 
 

@@ -61,6 +61,6 @@ def expected_distances(evidence: Evidence, levels: Vector) -> Matrix:
         # Of few parties, two that move together may be most.
         total[at] += block.count * (then[:, None] + then if len(then) >= _ENOUGH else sums[at])
         count[at] += block.count
-    there = total / np.maximum(count, _TINY)
-    found: Matrix = np.where((count > 0) & (_MUCH * there < sums), there, sums)
+    there = total / np.maximum(count, _TINY)  # zero for who never met, and among copies
+    found: Matrix = np.where((there > 0) & (_MUCH * there < sums), there, sums)
     return found
