@@ -659,7 +659,7 @@ def pairwise(rounds, **choices):
     views = [(0.0, first)]
     for camp in camps(names, first, how):
         other = read_rounds(names, blocks, total, how, camp)
-        if camps(names, other, how):
+        if any(not set(group) & set(camp) for group in camps(names, other, how)):
             seen = pooled(blocks)[1]
             met = sum(seen[a, b] for a in camp for b in camp if a != b) / max(seen.values())
             views.append(((other.cost - first.cost) * len(camp) / met / 2, other))

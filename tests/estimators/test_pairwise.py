@@ -176,6 +176,7 @@ def test_copies_are_no_camp_whatever_their_number():
     copies = X[:1] + 1e-3 * np.random.default_rng(1).standard_normal((6, X.shape[1]))
     found = cs.aggregate(np.concatenate([X[1:], copies]))
     assert found.camps == ()
+    assert cs.aggregate(np.repeat([0.0, 10.0], [6, 1])[:, None] * np.ones(500)).camps == ()
 
 
 CHOICES = {

@@ -55,5 +55,5 @@ def _levels(layers: Layers, party: int) -> tuple[Vector, Vector]:
 
 def _ratio(level: Vector, typical: Vector) -> Vector:
     """Return lengths, over the typical ones."""
-    found: Vector = np.sqrt(level / np.maximum(typical, _TINY))
+    found: Vector = np.sqrt(level) / np.sqrt(np.maximum(typical, _TINY))  # a ratio may overflow
     return found

@@ -301,7 +301,8 @@ class Pairwise:
         least = found[0][1].end.objective
         for camp in self._camps(found[0][1]):
             other = self._read(evidence, known, self.slack, most, camp)
-            if self._camps(other):  # else the others are merely noisy
+            if any(np.isin(group, camp, invert=True).all() for group in self._camps(other)):
+                # Else the others are merely noisy, or the camp are copies.
                 one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
                 found.append(((other.end.objective - least) / one, other))
         found.sort(key=lambda each: each[0])
