@@ -138,7 +138,8 @@ def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
         if len(node) > _MOST:
             raise UpdateError(f"{show(path)} has {len(node)} parts: send an array")
-        if all(type(part) in (int, float) for part in node):  # [1, 2.5]: numbers, not counters
+        # [1, 2.5]: numbers, not counters. Of a stranger's sequence each part is asked for once.
+        if type(node) in (list, tuple) and all(type(part) in (int, float) for part in node):
             return enumerate(map(float, node))
         return enumerate(node)
     raise UpdateError(f"{show(path)}: expected a tensor, found {shown(type(node).__name__)}")
