@@ -462,7 +462,8 @@ def test_a_few_of_hundreds_of_nodes_at_a_time(tmp_path: Path):
     quiet = [level for node, level in memory.noise.items() if int(node) % 10 != 3]
     assert min(loud) > 5 * max(quiet) > 0
     off = np.mean([np.mean((result.arrays[name].numpy() - 3.0) ** 2) for name in SHAPES])
-    assert off < 1.3 * 0.1**2 / 17
+    good = [p for p in run.consensus.parties if int(p) % 10 != 3 and int(p) % 20 != 8]
+    assert off < 1.5 * 0.1**2 / len(good)  # Flower draws who is asked
 
 
 def test_nobody_was_asked_but_all_are_dead():
