@@ -252,6 +252,7 @@ def test_every_choice_can_be_made_and_changes_something():
             beliefs = how.infer(cs.Evidence((block,)), given)
             told = (beliefs.groups, beliefs.reasons, beliefs.corroboration)
             found.append((beliefs.weights[0].tolist(), *told))
+        found.append(how.infer(cs.Evidence.of(two_camps(4, 4))).weights[0].tolist())
         return found
 
     assert set(CHOICES) == {field.name for field in fields(cs.Pairwise)}
