@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -25,11 +23,11 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 import consilience as cs
 from benchmarks.files import read
+from benchmarks.timing import keep
 
 RANK, TRUE = 16, 8  # of an adapter, and of what the good ones have in common
 NAMES = ("good0", "good1", "good2", "good3", "good4", "noise", "flipped", "loud")
@@ -179,12 +177,8 @@ def main() -> None:
         "named": reasons,
         "weights": weights,
         "repeats": asked.repeats,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
     }
-    Console().print(record)
-    asked.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    keep(record, asked.out)
 
 
 if __name__ == "__main__":

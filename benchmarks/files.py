@@ -10,9 +10,6 @@ space for one file more than there are parties.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -20,10 +17,10 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from rich.console import Console
 from safetensors.numpy import save_file
 
 import consilience as cs
+from benchmarks.timing import keep
 
 REPEATS = 5
 TENSORS = 16
@@ -103,12 +100,8 @@ def main() -> None:
         "speed_relative_to_reading_twice": round(reading / aggregating, 2),
         "peak_extra_megabytes": round(peak, 1),
         "repeats": asked.repeats,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
     }
-    Console().print(record)
-    asked.out.write_text(json.dumps(record, indent=1) + "\n")
+    keep(record, asked.out)
 
 
 if __name__ == "__main__":

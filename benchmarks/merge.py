@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,10 +20,10 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.files import read
+from benchmarks.timing import keep
 
 REPEATS = 7
 LAYERS = 8
@@ -107,12 +105,8 @@ def main() -> None:
         "merging_one_nan_in_readings": round((times["merging_one_nan"] - start) / unit, 2),
         "starting_in_readings": round(start / unit, 2),
         "repeats": asked.repeats,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
     }
-    Console().print(record)
-    asked.out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    keep(record, asked.out)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter, sleep
 
 import numpy as np
+from rich.console import Console
 
 REPEATS, ENOUGH = 9, 3.0  # turns; seconds after which a task has had enough of them
 PAUSE = 0.05  # seconds: OpenBLAS's threads spin for half as long after a task that used them
@@ -40,3 +43,10 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
+
+
+def keep(record: dict[str, object], out: Path) -> None:
+    """Print a record and write it, with what its figures depend on."""
+    found = {**record, **machine()}
+    Console().print(found)
+    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -689,8 +689,8 @@ def pooled(blocks):
 
 
 def read_rounds(names, blocks, total, how, camp=()):
-    """What pairs tell; once more with all rounds as loud as the last, if some are twice as loud as
-    others by what levels explain."""
+    """What pairs tell; once more with no round louder than the last, if one is twice as loud, by
+    what levels explain."""
 
     def read(these):
         D, seen = pooled(these)
@@ -705,11 +705,11 @@ def read_rounds(names, blocks, total, how, camp=()):
             ratios = [apart[a, b] / (view.s[a] + view.s[b]) for b in there if b != a]
             each.append(sorted([0.0, *ratios])[len(there) // 2])
         loud.append(sorted(each)[(len(there) - 1) // 2])
-    if max(loud) <= 2 * min(loud):
+    if max(loud) <= 2 * loud[-1]:
         return view
     return read(
         [
-            ({pair: x * loud[-1] / mine for pair, x in apart.items()}, count)
+            ({pair: x * min(1, loud[-1] / mine) for pair, x in apart.items()}, count)
             for (apart, count), mine in zip(blocks, loud, strict=True)
         ]
     )

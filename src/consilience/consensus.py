@@ -14,7 +14,7 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.judgement import Judgement
 from consilience.estimators.reasons import listed
 from consilience.estimators.uncertainty import noise_intervals
-from consilience.summary import Summary
+from consilience.summary import Shown, Summary
 from consilience.text import shown
 
 _ALONE = 0.25  # of a party's squared difference: worth a word from here on
@@ -23,7 +23,7 @@ _TELLING = 1e6  # the upper end of an interval over the lower: beyond it says no
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Consensus:
+class Consensus(Shown):
     """The combined update, and the beliefs it came from."""
 
     value: Any  # structure, dtypes and device of the updates
@@ -41,14 +41,8 @@ class Consensus:
     # heard; empty where nobody had to stand beside it.
     uncorroborated: dict[str, float] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return str(self._summary)
-
-    def _repr_html_(self) -> str:
-        return self._summary.html()
-
     @property
-    def _summary(self) -> Summary:
+    def summary(self) -> Summary:
         """Who weighs how much, and why: those who stand out first."""
         reasons, bad = self.reasons, len(self.rejected)
         parties = sorted(self.weights, key=lambda party: party not in reasons)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 MOST_ROWS = 12
 _GAP = "  "
+
+
+class Shown(ABC):
+    """Whatever shows a summary of itself, in a terminal and in a notebook."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> Summary:
+        """What is worth seeing first."""
+
+    def __repr__(self) -> str:
+        return str(self.summary)
+
+    def _repr_html_(self) -> str:
+        return self.summary.html()
 
 
 @dataclass(frozen=True)

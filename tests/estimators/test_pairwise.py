@@ -15,8 +15,9 @@ import consilience as cs
 import naive
 from consilience.beliefs import Given, Lasting
 from consilience.estimators.certainty import beyond_chance
+from consilience.estimators.changes import on_one_scale
+from consilience.estimators.choices import ALLOWED
 from consilience.estimators.levels import Descent, covariance_of, fit_camp, fit_levels
-from consilience.estimators.pairwise import _ALLOWED
 from consilience.estimators.reasons import groups_of
 from consilience.estimators.weighing import trust, votes
 from consilience.evidence import pooled_distances
@@ -147,6 +148,21 @@ def test_whoever_joins_after_noise_has_fallen_moves_with_nobody(who, fall):
         found = cs.aggregate(sent, memory=memory)
         assert found.groups == ()
         assert found.weights["p7" if round else "p6"] > 0.5 / len(sent)
+
+
+def test_rounds_are_made_as_quiet_as_the_last_and_never_louder():
+    """Lest a few who are near each other make the others of their round seem loud."""
+    random, levels = np.random.default_rng(0), np.ones(6)
+    loud, quiet, last = (
+        cs.Evidence.of({p: scale * random.standard_normal(4000) for p in there}).blocks[0]
+        for scale, there in ((5.0, "abcde"), (0.1, "abcdf"), (1.0, "abcdef"))
+    )
+    found = on_one_scale(cs.Evidence((loud, quiet, last)), levels)
+    assert found.blocks[0].distances[0, 1] == pytest.approx(2.0, rel=0.1)
+    assert found.blocks[1].distances == pytest.approx(quiet.distances)
+    assert found.blocks[2].distances == pytest.approx(last.distances)
+    alike = cs.Evidence((quiet, last))
+    assert on_one_scale(alike, levels) is alike
 
 
 def test_rounds_of_copies_and_of_huge_numbers_beside_others():
@@ -577,11 +593,11 @@ def test_a_record_names_only_what_was_chosen():
     assert eval(repr(chosen), {"Pairwise": cs.Pairwise}) == chosen
 
 
-@pytest.mark.parametrize("name", sorted(_ALLOWED))
+@pytest.mark.parametrize("name", sorted(ALLOWED))
 @pytest.mark.parametrize("end", [0, 1])
 def test_the_ends_of_what_is_allowed_give_weights(name, end):
     slack = {} if name == "most_slack" else {"slack": 3.0}
-    value = min(_ALLOWED[name][end], 300 if name == "max_iterations" else np.inf)
+    value = min(ALLOWED[name][end], 300 if name == "max_iterations" else np.inf)
     how = cs.Pairwise(**slack, **{name: value})
     for size in (1, 30, 3000):
         _, X = honest(12, size, noise=np.geomspace(1, 1e4, 12))

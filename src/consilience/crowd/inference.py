@@ -25,7 +25,7 @@ from consilience.crowd.tables import check_names, read, write
 from consilience.crowd.together import Pairs, groups, starting_levels
 from consilience.errors import ConsilienceError
 from consilience.estimators.reasons import explain
-from consilience.summary import Summary
+from consilience.summary import Shown, Summary
 from consilience.text import shown
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
@@ -37,7 +37,7 @@ _FOLLOWS = 0.5  # gain: below, a party follows something else more than the trut
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inference:
+class Inference(Shown):
     """What a table of ratings says about its tasks and its parties."""
 
     truth: dict[Hashable, float]  # by task
@@ -50,14 +50,8 @@ class Inference:
     diagnostics: dict[str, Any]
     ratings: Ratings
 
-    def __repr__(self) -> str:
-        return str(self._summary)
-
-    def _repr_html_(self) -> str:
-        return self._summary.html()
-
     @property
-    def _summary(self) -> Summary:
+    def summary(self) -> Summary:
         """What is known of the parties, those who stand out first."""
         rows = [
             [

@@ -4,8 +4,9 @@ A level is that of all of a party's rounds, and a distance that of the rounds in
 met. Who joins after noise has fallen, as that of gradients does, met the others when they were
 quiet: next to their levels it is near them all, and would seem to move with them.
 
-- The noise of *all* may change. Rounds that are much louder or quieter than levels explain are
-  brought to the scale of the last one.
+- The noise of *all* may fall. Rounds that were much louder than the last one, by what levels
+  explain, are made as quiet. None is made louder: a few who are near each other could then make a
+  round's honest parties seem as loud as they like.
 - That of *one* may. Two parties that were much nearer to most others in the rounds in which they
   met are not expected farther apart than that.
 """
@@ -18,24 +19,22 @@ from consilience.arrays import Matrix, Positions, Vector
 from consilience.evidence import Block, Evidence
 
 _MUCH = 2.0  # times, as a variance: what is less may be chance
-_MOST = 1e6  # times: more is no change of noise, and numbers have an end
 _ENOUGH = 5  # parties of a round, for what was typical in it to say something of two of them
 _TINY = 1e-300  # in place of a zero to divide by
 
 
 def on_one_scale(evidence: Evidence, levels: Vector) -> Evidence:
-    """Return the evidence with all rounds as loud as the last, if they are not nearly so."""
+    """Return the evidence with no round louder than the last, if one is much louder."""
     if len(evidence.blocks) == 1:
         return evidence
     loud = np.array(
         [_loudness(*each, levels) for each in zip(evidence.blocks, evidence.members, strict=True)]
     )
-    known = loud > 0  # where most are copies, nothing is
-    if not known[-1] or loud[known].max() <= _MUCH * loud[known].min():
+    if loud[-1] == 0 or loud.max() <= _MUCH * loud[-1]:  # where most are copies, nothing is known
         return evidence
-    by = np.where(known, loud[-1] / np.where(known, loud, 1.0), 1.0)
-    scaled = zip(evidence.blocks, np.clip(by, 1 / _MOST, _MOST), strict=True)
-    return Evidence(tuple(Block(b.parties, b.distances * by, b.count) for b, by in scaled))
+    by = np.minimum(1.0, loud[-1] / np.maximum(loud, loud[-1]))
+    scaled = zip(evidence.blocks, by, strict=True)
+    return Evidence(tuple(Block(b.parties, b.distances * f, b.count) for b, f in scaled))
 
 
 def _loudness(block: Block, members: Positions, levels: Vector) -> float:

@@ -238,7 +238,7 @@ def _sender(shareable: Shareable, fl_ctx: FLContext) -> str:
         peer = fl_ctx.get_peer_context()
         name = peer.get_identity_name() if peer else None
         name = name or shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
-    except Exception:  # headers that are none
+    except Exception:  # what a stranger put into the headers may not even be a mapping
         name = None
     return name if name and isinstance(name, str) else "nobody"
 

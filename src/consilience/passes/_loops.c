@@ -453,9 +453,7 @@ static PyObject *gram(PyObject *self, PyObject *args)
     good = 1;
 end:
     end(&call);
-    if (!good)
-        return NULL;
-    Py_RETURN_NONE;
+    return good ? Py_NewRef(Py_None) : NULL;
 }
 
 PyDoc_STRVAR(combine_doc, "combine(rows, codes, weights, out, code, squares, wide)\n\n"
@@ -663,9 +661,7 @@ static PyObject *look(PyObject *self, PyObject *args)
     good = 1;
 end:
     end(&call);
-    if (!good)
-        return NULL;
-    Py_RETURN_NONE;
+    return good ? Py_NewRef(Py_None) : NULL;
 }
 
 PyDoc_STRVAR(descend_doc, "descend(pairs, start, ends, levels, how)\n\n"

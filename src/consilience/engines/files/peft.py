@@ -179,12 +179,13 @@ def configuration(
         "inference_mode": True,
     }
     for key in _KEPT:
-        votes: Counter[str] = Counter()
+        votes: dict[str, float] = {}
         for config, weight in zip(configs, weights, strict=True):
             if config.get(key) is not None:
-                votes[_text(config[key])] += weight  # type: ignore[assignment]
+                said = _text(config[key])
+                votes[said] = votes.get(said, 0.0) + weight
         if votes:
-            found[key] = json.loads(votes.most_common(1)[0][0])
+            found[key] = json.loads(max(votes, key=lambda said: votes[said]))
     return (json.dumps(found, indent=2, sort_keys=True) + "\n").encode()
 
 

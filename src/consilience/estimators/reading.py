@@ -1,0 +1,112 @@
+"""What distances tell: levels, how far these are believed, and who shares a voice with whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from consilience.arrays import Matrix, Positions, Vector
+from consilience.estimators.certainty import learnt
+from consilience.estimators.changes import expected_distances, on_one_scale
+from consilience.estimators.choices import Choices
+from consilience.estimators.levels import Descent, End, fit_camp, fit_levels, slack_of
+from consilience.estimators.sharing import agreement, chance, common_level
+from consilience.estimators.weighing import fewness
+from consilience.evidence import Evidence, pooled_distances
+from consilience.updates.votes import middle
+
+_BY_CHANCE = 0.67  # of a standard deviation: half of all that is normal is within it
+
+
+class Reading(NamedTuple):
+    """What distances tell."""
+
+    distances: Matrix  # D, (J, J)
+    counts: Matrix  # (J, J): the coordinates behind each
+    end: End  # of the fit
+    met: Matrix  # (J, J): how often each two did, relative to those who did most
+    slack: float  # ρ
+    typical: float  # t
+    shared: Matrix  # (J, J): how much of a voice each two share
+    own: float  # share of the distances that is not the prior's
+    few: Vector  # a level of 1/few times the typical is what a party's samples explain
+
+    @property
+    def levels(self) -> Vector:
+        """s, (J,)."""
+        return self.end.levels
+
+
+def read(
+    how: Choices,
+    evidence: Evidence,
+    samples: Vector,
+    slack: float | None,
+    most_slack: float,
+    camp: Positions | None = None,
+) -> Reading:
+    """Return what distances tell of parties with so many times the typical samples; with a
+    camp, if that is taken for the quiet parties. Once more where rounds differ in noise."""
+    seen = _read_as_is(how, evidence, samples, slack, most_slack, camp)
+    same = on_one_scale(evidence, seen.levels)
+    if same is evidence:
+        return seen
+    return _read_as_is(how, same, samples, slack, most_slack, camp)
+
+
+def _read_as_is(
+    how: Choices,
+    evidence: Evidence,
+    samples: Vector,
+    slack: float | None,
+    most_slack: float,
+    camp: Positions | None,
+) -> Reading:
+    distances, counts = pooled_distances(evidence)
+    alone = len(evidence.blocks) == 1  # then every two met equally often
+    met = counts / counts.max()
+    often = met if alone else counts / evidence.counts[:, None]
+    prior = learnt(distances, counts)
+    count, distances = prior.count, prior.blended(distances, counts)
+    exact = max(how.exact, min(1.0, _BY_CHANCE * float(np.sqrt(2 / count))))
+    pull = how.anchored / count
+    descent = Descent(exact, how.hardening, how.tolerance, how.max_iterations, pull)
+    fit = distances, met, evidence.least_noise
+    if camp is None or not camp.size:
+        end = fit_levels(*fit, how.starts, how.nearly_all, descent)
+    else:
+        end = fit_camp(*fit, camp, descent)
+    levels = end.levels
+    slack = slack or slack_of(distances, levels, counts, how.fitting, most_slack)
+    relative = levels / middle(levels, evidence.counts)
+    present = 1 + float(often.sum(axis=1).max())  # parties in a round
+    # By chance strangers seem to share something: more where few coordinates were seen, and
+    # where there are many peers, over whom it adds up.
+    rarely = max(how.few / (how.few + count), min(1.0, present / how.many) ** 3)
+    seen = counts[:1, 1:2] if alone else counts  # one number says it for all pairs
+    heed = np.minimum(relative**-how.heed, how.most_heed) * evidence.counts
+    typical, shared = common_level(
+        distances,
+        often,
+        levels,
+        expected_distances(evidence, levels),
+        slack,
+        heed=heed,
+        nearest=1 - chance(seen, rarely * how.deviations, how.nearest),
+        quietest_pair=_quietest(how, samples),
+        vote_power=how.vote_power,
+    )
+    shared *= agreement(count, len(levels))
+    few = fewness(levels / typical, samples, heed)
+    return Reading(distances, counts, end, met, slack, typical, shared, prior.own, few)
+
+
+def _quietest(how: Choices, samples: Vector) -> float | Matrix:
+    """Return how near two parties are expected at least, in typical levels: nearer where both
+    are known to have many samples."""
+    if samples.max() <= 1:
+        return how.quietest_pair
+    quiet = 0.5 * how.quietest_pair / np.maximum(samples, 1.0)
+    pairs: Matrix = quiet[:, None] + quiet
+    return pairs
