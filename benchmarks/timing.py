@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 REPEATS, ENOUGH = 9, 3.0  # turns; seconds after which a task has had enough of them
-PAUSE = 0.05  # seconds: OpenBLAS's threads spin for half as long after a task that used them
+PAUSE = 0.15  # seconds: OpenBLAS's threads spin for 0.1 after a task that used them
 
 Tasks = dict[str, Callable[[], object]]
 

@@ -157,9 +157,9 @@ class _Round:
             counts = _counts_of(engine.parties, sample_counts)
             given = Given(counts, known, block, lasting, past, self.trusted_counts)
             beliefs = estimator.infer(evidence if estimator.remembers else now, given)
-        weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
-        weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
-        weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
+            weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
+            weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
+            weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
         judgement = Judgement(evidence, given, beliefs)
         self._check(weights, judgement)
         self._took("inference", started)

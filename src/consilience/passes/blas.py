@@ -1,6 +1,6 @@
 """BLAS on one thread, for a while.
 
-OpenBLAS's threads go on spinning for some 20 ms after a product of two small matrices. Where the
+OpenBLAS's threads go on spinning for some 0.1 s after a product of two small matrices. Where the
 inference is small and the passes are short, that is a core less for the second pass. numpy has no
 switch for it; the libraries that it brought along do.
 """
