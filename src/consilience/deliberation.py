@@ -32,7 +32,10 @@ from consilience.text import shown
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
 # elsewhere; if by more, something hides between the sampled coordinates, and all are looked at.
 _SURPRISE = 0.02
-_PLACES = 4096  # coordinates that show whether parties know what nobody else does
+# Coordinates that show whether parties know what nobody else does; and of a run of neighbours among
+# them, as a line of the cache costs the same however much of it is read.
+_PLACES = 4096
+_RUN = 8
 _REASON = 1000  # characters; what a reason quotes is a stranger's
 
 
@@ -233,9 +236,8 @@ class _Round:
         few = len(weights) < 3 or (size < _PLACES and not (rule and rule.always))
         if rule is None or self.engine.linear or few:
             return weights, None
-        edges = np.linspace(0, size, min(size, _PLACES) + 1).astype(np.int64)
-        places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
-        counted, witnesses = corroborated(self.engine.look(places), weights[:-1], rule)
+        sample = self.engine.look(_some_places(size, random))
+        counted, witnesses = corroborated(sample, weights[:-1], rule)
         return np.append(counted, weights[-1]), witnesses
 
     def _combined(
@@ -313,6 +315,17 @@ class _Round:
 
     def _took(self, step: str, started: float) -> None:
         self.seconds[step] = self.seconds.get(step, 0.0) + perf_counter() - started
+
+
+def _some_places(size: int, random: np.random.Generator) -> Positions:
+    """Return coordinates in ascending order, a run at a random place in each of many equal
+    stretches; all of them where there are few."""
+    if size <= _PLACES:
+        return np.arange(size)
+    edges = np.linspace(0, size, _PLACES // _RUN + 1).astype(np.intp)
+    starts = random.integers(edges[:-1], edges[1:] - _RUN + 1)
+    places: Positions = (starts[:, None] + np.arange(_RUN)).ravel()
+    return places
 
 
 def _unsurprising(exact: Vector, sampled: Vector, count: float) -> bool:

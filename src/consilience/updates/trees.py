@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.errors import UpdateError
 from consilience.text import shown
 from consilience.updates.tensors import AS_IT_LIES, Tensor, is_tensor, outline
@@ -73,28 +74,38 @@ def flatten(update: Any) -> tuple[Leaves, Tree]:
 
 
 def alike(update: Any, leaves: Leaves, tree: Tree) -> Leaves | None:
-    """Return the tensors of an update if it is made as another is, and that plainly: a dict of
-    arrays as they lie. None if not: it may be one all the same.
+    """Return the tensors of an update if it is made as another is, and that plainly: an array as it
+    lies, or a dict of such. None if not: it may be one all the same.
 
     `flatten` would say so, too. But nearly all updates are of this kind, with hundreds of tensors.
     """
+    if tree is _LEAF:
+        return {(): _same(update, leaves[()])} if _is_like(update, leaves[()]) else None
     if type(update) is not dict or tree.kind is not dict or len(update) != len(leaves):
         return None
     found: Leaves = {}
     for (key, array), (path, leaf) in zip(update.items(), leaves.items(), strict=True):
-        if (
-            type(key) is not str
-            or (key,) != path
-            or tree.parts[key] is not _LEAF
-            or type(array) is not np.ndarray
-            or array.dtype is not leaf.storage.dtype
-            or not array.dtype.isbuiltin
-            or array.shape != leaf.shape
-            or array.flags.num & AS_IT_LIES != AS_IT_LIES
-        ):
+        plain = type(key) is str and (key,) == path and tree.parts[key] is _LEAF
+        if not plain or not _is_like(array, leaf):
             return None
-        found[path] = Tensor(array.ravel(), leaf.dtype, leaf.shape, array)
+        found[path] = _same(array, leaf)
     return found
+
+
+def _is_like(array: Any, leaf: Tensor) -> bool:
+    """Tell whether a part of an update is an array as it lies, of another's dtype and shape."""
+    return (
+        type(array) is np.ndarray
+        and array.dtype is leaf.storage.dtype
+        and bool(array.dtype.isbuiltin)
+        and array.shape == leaf.shape
+        and array.flags.num & AS_IT_LIES == AS_IT_LIES
+    )
+
+
+def _same(array: Array, leaf: Tensor) -> Tensor:
+    """Return an array as a tensor like another."""
+    return Tensor(array.ravel(), leaf.dtype, leaf.shape, array)
 
 
 def pruned(tree: Tree, kept: Container[Path], path: Path = ()) -> Tree:
