@@ -1,6 +1,5 @@
 """The command line as a person meets it, mistakes included."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 
 import consilience as cs
 from consilience.cli.commands import app
+from consilience.lab import demo
 from consilience.passes import loops
 
 
@@ -32,6 +32,9 @@ def test_it_says_its_version_and_methods():
 @pytest.mark.parametrize("figure", ["nowhere/at/all.png", "figure.doc"])
 def test_a_figure_that_cannot_be_written_is_told_before_any_work(figure):
     code, output = run("demo", "--figure", figure)
+    assert code == 2
+    assert figure in output.replace("\n", "")
+    code, output = run("demo", "--page", figure)
     assert code == 2
     assert figure in output.replace("\n", "")
 
@@ -100,17 +103,24 @@ def test_the_command_is_the_one_that_can_be_cancelled():
 @pytest.mark.integration
 def test_the_demo_on_real_mnist(tmp_path: Path):
     command = Path(sys.executable).with_name("consilience")
-    figure = tmp_path / "demo.png"
+    figure, page = tmp_path / "demo.png", tmp_path / "demo.html"
     found = subprocess.run(
-        [command, "demo", "--figure", figure], capture_output=True, text=True, timeout=600
+        [command, "demo", "--figure", figure, "--page", page],
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert found.returncode == 0, found.stderr
-    accuracy = {
-        cells[1].strip(): float(cells[2])
-        for line in found.stdout.splitlines()
-        if (cells := line.split("│"))[1:2] and len(cells) == 4
-    }
-    assert accuracy["ivar-vb"] > 0.9
-    assert accuracy["ivar-vb"] > accuracy["mean"] + 0.2
-    assert re.search(r"honest A .* 0\.06\d+ \(0\.06\d+–0\.06\d+\) ", found.stdout)
+    rows = [[cell.strip() for cell in line.split("│")] for line in found.stdout.splitlines()]
+    end = {row[1]: (float(row[2]), row[3]) for row in rows if len(row) == 5 and row[3][-1:] == "%"}
+    accuracy, success = end["pairwise"]
+    assert accuracy > end["hospitals alone"][0] - 0.01
+    assert accuracy > end["mean"][0] + 0.03
+    assert success in ("0%", "1%", "2%")
+    assert int(end["mean"][1][:-1]) > 50  # the backdoor works where nobody is judged
+    believed = {row[1]: row for row in rows if len(row) == 6}
+    assert "nan at position 0" in " ".join(row[4] for row in rows[-12:] if len(row) == 6)
+    assert all(float(believed[party][3]) < 0.03 for party in demo.OTHERS)
+    assert "consilience merge" in found.stdout  # what to do next
     assert figure.read_bytes().startswith(b"\x89PNG")
+    assert "hospital A" in page.read_text("utf-8")

@@ -50,15 +50,20 @@ def demo(
     figure: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path(
         "consilience-demo.png"
     ),
+    page: Annotated[Path, typer.Option(help="Where the page of the run goes.")] = Path(
+        "consilience-demo.html"
+    ),
 ) -> None:
-    """Aggregate five honest parties and five liars on real MNIST, by several methods."""
+    """Train on real MNIST among the noisy, the hostile and the broken, by several methods."""
     from consilience.lab.demo import run
     from consilience.lab.fetch import DataUnavailableError
 
     if not figure.parent.is_dir() or figure.suffix not in {".png", ".svg", ".pdf"}:
         raise _fail(f"{figure}: expected a .png, .svg or .pdf file in a folder that exists")
+    if not page.parent.is_dir() or page.suffix != ".html":
+        raise _fail(f"{page}: expected an .html file in a folder that exists")
     try:
-        run(Console(), seed, figure)
+        run(Console(), seed, figure, page)
     except DataUnavailableError as error:
         raise _fail(str(error)) from None
 

@@ -42,7 +42,7 @@ def shard(party: int, parties: int, seed: int) -> tuple[Array, Array]:
     everything = digits()
     parts = iid(len(everything.train_labels), parties, np.random.default_rng(seed))
     mine = parts[party % parties]
-    return _inputs(everything.train_images[mine]), everything.train_labels[mine]
+    return inputs_of(everything.train_images[mine]), everything.train_labels[mine]
 
 
 def train(
@@ -53,12 +53,18 @@ def train(
     rng = np.random.default_rng([seed, round, party])
     if poison is not None:
         inputs, labels = poison(inputs, labels, rng)
+    return learn(model, inputs, labels, rng)
+
+
+def learn(model: Weights, inputs: Array, labels: Array, rng: np.random.Generator) -> Weights:
+    """The model after some steps of gradient descent on pictures (n, 784) and labels (n,)."""
     weight, bias = model["weight"].copy(), model["bias"].copy()
     for _ in range(STEPS):
         chosen = rng.integers(0, len(labels), BATCH)
-        error = _softmax(inputs[chosen] @ weight.T + bias)  # (BATCH, 10)
+        batch = inputs[chosen]
+        error = _softmax(batch @ weight.T + bias)  # (BATCH, 10)
         error[np.arange(BATCH), labels[chosen].astype(int)] -= 1
-        weight -= RATE / BATCH * (error.T @ inputs[chosen])
+        weight -= RATE / BATCH * (error.T @ batch)
         bias -= RATE / BATCH * error.sum(0)
     return {"weight": weight, "bias": bias}
 
@@ -66,8 +72,14 @@ def train(
 def accuracy(model: Weights) -> float:
     """The share of the test pictures that are recognised."""
     everything = digits()
-    scores = _inputs(everything.test_images) @ model["weight"].T + model["bias"]
-    return float((scores.argmax(1) == everything.test_labels).mean())
+    found = guesses(model, inputs_of(everything.test_images))
+    return float((found == everything.test_labels).mean())
+
+
+def guesses(model: Weights, inputs: Array) -> Array:
+    """The digit that each of some pictures (n, 784) is taken for, (n,)."""
+    found: Array = (inputs @ model["weight"].T + model["bias"]).argmax(1)
+    return found
 
 
 def honest_updates(model: Weights, honest: int, round: int, seed: int) -> Array:
@@ -109,6 +121,11 @@ def unflat(vector: Array) -> Weights:
     return {"weight": vector[:7840].reshape(10, 784), "bias": vector[7840:]}
 
 
+def inputs_of(images: Array) -> Array:
+    """Pictures (n, 28, 28) as the model reads them, (n, 784)."""
+    return images.reshape(len(images), -1).astype(np.float32) / 255
+
+
 def _parameters(model: Weights, update: Any) -> dict[str, Array]:
     if isinstance(update, np.ndarray) and update.shape == (7850,):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -119,10 +136,6 @@ def _parameters(model: Weights, update: Any) -> dict[str, Array]:
 def _consensus(rows: Array) -> Array:
     value: Array = aggregate(rows).value
     return value
-
-
-def _inputs(images: Array) -> Array:
-    return images.reshape(len(images), -1).astype(np.float32) / 255
 
 
 def _softmax(scores: Array) -> Array:
