@@ -18,7 +18,7 @@ version = release = consilience.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "commands"]
 exclude_patterns = ["_ext"]
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["deflist", "html_image"]
 myst_heading_anchors = 4
 highlight_language = "none"  # of indented blocks; fences name theirs
 

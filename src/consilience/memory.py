@@ -37,11 +37,23 @@ _MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 class Memory:
     """What earlier rounds taught about the parties.
 
-    ``decay`` is what a round's evidence still counts one round later: 1 forgets nothing, 0
-    everything. Of more than ``max_parties`` the least recently seen are forgotten, but for those of
-    the last round. ``seed`` makes the places of the trails the same ones each time; without it they
-    are drawn from the system's randomness, and known to nobody. Pass a memory to every `aggregate`
-    of a federation; it changes only when a round succeeds.
+    Pass the same memory to every `aggregate` of a federation. It changes only when a round
+    succeeds.
+
+    Args:
+        decay: what a round's evidence still counts one round later: with 1 nothing is forgotten,
+            with 0 everything.
+        max_parties: of more than this many, the least recently seen are forgotten; never those of
+            the last round.
+        seed: makes the coordinates of the trails repeatable. Without it they are drawn from the
+            system's randomness, and known to nobody.
+
+    >>> import consilience as cs
+    >>> memory = cs.Memory()
+    >>> for _ in range(3):
+    ...     consensus = cs.aggregate({"ann": [1.0, 2], "bob": [1.1, 2]}, memory=memory)
+    >>> memory
+    Memory of 3 rounds and 2 parties (decay=0.9, max_parties=10000)
     """
 
     def __init__(

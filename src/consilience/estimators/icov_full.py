@@ -38,7 +38,16 @@ from consilience.evidence import Evidence, pooled_products, residual_products
 
 @dataclass(frozen=True)
 class FullCovariance:
-    """Inverse covariance weighting with every entry of Φ free. ``shrinkage`` is ρ."""
+    """Inverse covariance weighting with every entry of the covariance Φ free (Proposition 1).
+
+    ``shrinkage`` is the weight of the prior that makes Φ regular: docs/theory.md has the formula.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.FullCovariance()).weights["4"], 2)
+    0.0
+    """
 
     shrinkage: float = 0.1
     tolerance: float = 1e-10
