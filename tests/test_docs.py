@@ -83,7 +83,7 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(page, tmp_path, monke
         elif fence.language == "sh":
             for line in fence.text.splitlines():
                 if line.startswith("consilience "):
-                    done = CliRunner().invoke(app, shlex.split(line)[1:])
+                    done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
                     assert done.exit_code in (0, 1), f"{line}\n{done.output}"
 
 
