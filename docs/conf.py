@@ -47,6 +47,7 @@ SUBMODULES = {
 # Files of the repository's first folder that have a page here.
 PAGES = {
     "SECURITY.md)": "security.md)",
+    "CODE_OF_CONDUCT.md)": "conduct.md)",
     "../SECURITY.md": "security.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
