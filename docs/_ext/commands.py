@@ -27,7 +27,7 @@ def _words(before: tuple[str, ...], command: Any) -> Iterator[tuple[str, ...]]:
     if parts is None:
         yield before
         return
-    for part in sorted(parts):
+    for part in parts:
         yield from _words((*before, part), parts[part])
 
 
