@@ -82,7 +82,7 @@ class Memory:
         )
 
     def copy(self) -> Memory:
-        """Return a memory of its own that knows the same, and will draw the same."""
+        """Return an independent copy, with the same state of its random numbers."""
         other = copy.copy(self)  # what is kept is replaced, never changed
         other._random = copy.deepcopy(self._random)
         return other
@@ -186,7 +186,7 @@ class Memory:
         )
 
     def _forget(self, most: int) -> None:
-        """Forget all but so many parties; say so the first time."""
+        """Forget all but the ``most`` recently seen parties; log it the first time."""
         if self.relay is not None:
             self.relay = self.relay.first(most)
         if self.past is not None:
@@ -203,13 +203,13 @@ class Memory:
             self.known = _chosen(self.known, slice(most))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory to a file: whole or not at all."""
+        """Write the memory to a file, which is always the old one or the complete new one."""
         kept = self.evidence, self.known, self.relay, self.past
         write(path, Contents(self.decay, self.rounds, *kept, self.max_parties))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
-        """Read a memory from a file. A file that is not one is left alone and named."""
+        """Read a memory from a file; `MemoryFileError` if it is none. The file is left alone."""
         found = read(path)
         memory = cls(found.decay, max_parties=found.max_parties or 10_000)
         memory.rounds = found.rounds

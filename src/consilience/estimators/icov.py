@@ -29,8 +29,8 @@ class ICOV:
     Args:
         inference: ``"vb"`` (variational Bayes, Algorithm 2) or ``"mle"`` (maximum likelihood).
         rank: the number of hidden directions, the paper's D. ``"auto"`` adds one at a time while
-            the evidence for it grows: the free energy of the joint posterior, or the BIC for maximum
-            likelihood.
+            the evidence for it grows: the free energy of the joint posterior, or the BIC for
+            maximum likelihood.
         noise: ``"per-party"`` (Algorithm 2) or ``"shared"``, one for all (the paper's text).
         posterior: of variational Bayes: ``"factorized"`` as in the paper, or ``"joint"`` in the
             truth and the hidden directions. The joint one is exact and calibrated if every update
