@@ -4,18 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint fuzz bench robustness echarts browser clean
+.PHONY: demo test lint docs dist fuzz bench robustness echarts browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
 
-test: $(VENV)/.dev lint
+test: $(VENV)/.dev lint docs
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in build/docs. A broken link or a public name that the reference lacks is an error.
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -W --keep-going -q -E docs build/docs
+
+# Sdist, a wheel with the compiled loops and a pure one; each is installed afresh and tried.
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python tools/dist.py dist
 
 # Made-up input of every kind, some of it hostile: make fuzz SECONDS=600 SEED=3, CASES=100000.
 SECONDS := 60

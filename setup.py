@@ -1,4 +1,9 @@
-"""The compiled loops; all else is in pyproject.toml. Without a compiler numpy does their work."""
+"""The compiled loops; all else is in pyproject.toml. Without a compiler numpy does their work.
+
+``CONSILIENCE_PURE=1`` leaves them out: a wheel for every platform.
+"""
+
+import os
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -18,7 +23,9 @@ class Build(build_ext):
 
 setup(
     cmdclass={"build_ext": Build},
-    ext_modules=[
+    ext_modules=[]
+    if os.environ.get("CONSILIENCE_PURE")
+    else [
         Extension(
             "consilience.passes._loops",
             [f"{PASSES}/_loops.c"],

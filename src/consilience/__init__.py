@@ -43,7 +43,7 @@ from consilience.record import Record
 from consilience.require import Require
 from consilience.updates.adapters import LoRA
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ARC",

@@ -72,27 +72,32 @@ class Past:
 class Beliefs:
     """How far each party can be trusted, in the order of ``evidence.parties``.
 
-    ``weights`` has one vector per block of the evidence, over the block's parties; what it lacks to
-    one is the weight of the centre, which only a posterior mean gives any. The noise of a party is
-    the standard deviation, per coordinate, of its update about the truth (for methods with no
-    model: about the consensus).
+    ``weights`` has one vector for each block of the evidence, over the block's parties. What it
+    lacks to one is the weight of the centre, which is zero but for posterior means and clipping.
+    The noise of a party is the standard deviation, per coordinate, of its update about the truth
+    (for methods without a model: about the consensus).
+
+    >>> import consilience as cs
+    >>> beliefs = cs.Mean().infer(cs.Evidence.of({"ann": [1.0, 2], "bob": [1.0, 4]}))
+    >>> beliefs.parties, beliefs.weights[0].tolist()
+    (('ann', 'bob'), [0.5, 0.5])
     """
 
     evidence: Evidence
     weights: tuple[Vector, ...]
-    noise: Vector  # (J,)
-    covariance: Matrix | None = None  # Φ, (J, J), where the method has one
-    latent: Latent | None = None  # the parameters behind Φ
-    variance: Vector | None = None  # of each block's consensus about the truth, VB only
-    typical: float | None = None  # the level (a variance) of a typical party, where it is compared
+    noise: Vector  #: (J,)
+    covariance: Matrix | None = None  #: Φ, (J, J), where the method has one
+    latent: Latent | None = None  #: the parameters behind Φ
+    variance: Vector | None = None  #: of each block's consensus about the truth, VB only
+    typical: float | None = None  #: the level (a variance) of a typical party, where it is compared
     iterations: int = 0
     converged: bool = True
     objective: tuple[float, ...] = field(default=(), repr=False)
-    groups: tuple[tuple[str, ...], ...] = ()  # parties that move together, where the method tells
-    reasons: Mapping[str, str] | None = None  # of parties that stand out, where the method tells
-    slack: float | None = None  # how far levels were believed, `pairwise` only
-    corroboration: Corroboration | None = None  # what others must stand beside; None: nothing
-    camps: tuple[tuple[str, ...], ...] = ()  # either may be right, where the method is torn
+    groups: tuple[tuple[str, ...], ...] = ()  #: parties that move together, where the method tells
+    reasons: Mapping[str, str] | None = None  #: of parties that stand out, where the method tells
+    slack: float | None = None  #: how far levels were believed, `pairwise` only
+    corroboration: Corroboration | None = None  #: what others must stand beside; None: nothing
+    camps: tuple[tuple[str, ...], ...] = ()  #: either may be right, where the method is torn
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -131,10 +136,10 @@ class Given:
 
     sample_counts: Mapping[str, float] | None = None
     known: Known | None = None
-    now: Block | None = None  # this round's evidence alone, where the rest is remembered
-    lasting: Lasting | None = None  # what is left of errors over rounds
-    past: Past | None = None  # of the round's parties, as far as it is no longer evidence
-    trusted_counts: bool = False  # sample counts are known, no mere claims
+    now: Block | None = None  #: this round's evidence alone, where the rest is remembered
+    lasting: Lasting | None = None  #: what is left of errors over rounds
+    past: Past | None = None  #: of the round's parties, as far as it is no longer evidence
+    trusted_counts: bool = False  #: sample counts are known, no mere claims
 
 
 NOTHING = Given()

@@ -24,21 +24,29 @@ _TELLING = 1e6  # the upper end of an interval over the lower: beyond it says no
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Consensus(Shown):
-    """The combined update, and the beliefs it came from."""
+    """The combined update, and the beliefs it came from. Printing it shows who stands out, and why.
 
-    value: Any  # structure, dtypes and device of the updates
-    parties: tuple[str, ...]  # whose updates were usable, in the order given
-    weights: dict[str, float]  # of everybody; zero for the rejected
-    noise: dict[str, float]  # standard deviation per coordinate; NaN where unknown
-    covariance: Matrix | None  # (J, J), in the order of parties
-    rejected: dict[str, str]  # party -> reason
-    variance: float | None  # of the value about the truth, per coordinate: VB only
-    beliefs: Beliefs | None  # None for coordinate-wise rules
-    diagnostics: dict[str, Any]
-    center_weight: float = 0.0  # what the parties' weights lack to one, where there is a prior
+    >>> import consilience as cs
+    >>> consensus = cs.aggregate({"ann": [1.0, 2], "bob": [1.1, 2], "eve": [70.0, 80]})
+    >>> sorted(consensus.reasons)
+    ['eve']
+    >>> consensus.weights["eve"] < 0.01
+    True
+    """
+
+    value: Any  #: structure, dtypes and device of the updates
+    parties: tuple[str, ...]  #: whose updates were usable, in the order given
+    weights: dict[str, float]  #: of everybody; zero for the rejected
+    noise: dict[str, float]  #: standard deviation per coordinate; NaN where unknown
+    covariance: Matrix | None  #: (J, J), in the order of parties
+    rejected: dict[str, str]  #: party -> reason
+    variance: float | None  #: of the value about the truth, per coordinate: VB only
+    beliefs: Beliefs | None  #: None for coordinate-wise rules
+    diagnostics: dict[str, Any]  #: iterations, convergence, effective number of parties, seconds
+    center_weight: float = 0.0  #: what the parties' weights lack to one, where there is a prior
     judgement: Judgement | None = None
-    # What share of a party's squared difference from the others was on its word alone, and not
-    # heard; empty where nobody had to stand beside it.
+    #: What share of a party's squared difference from the others was on its word alone, and not
+    #: heard; empty where nobody had to stand beside it.
     uncorroborated: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -178,7 +178,15 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The evidence of one round or many: a block for each set of parties that met."""
+    """The evidence of one round or many: a block for each set of parties that met. Rounds add up.
+
+    >>> import consilience as cs
+    >>> first = cs.Evidence.of({"ann": [1.0, 2], "bob": [1.0, 4], "eve": [9.0, 9]})
+    >>> second = cs.Evidence.of({"ann": [0.0, 2], "bob": [0.0, 4], "eve": [9.0, 9]})
+    >>> both = first + second
+    >>> len(both.blocks), both.blocks[0].count, float(both.blocks[0].distances[0, 1])
+    (1, 4.0, 2.0)
+    """
 
     blocks: tuple[Block, ...]
 

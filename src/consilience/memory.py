@@ -37,11 +37,23 @@ _MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 class Memory:
     """What earlier rounds taught about the parties.
 
-    ``decay`` is what a round's evidence still counts one round later: 1 forgets nothing, 0
-    everything. Of more than ``max_parties`` the least recently seen are forgotten, but for those of
-    the last round. ``seed`` makes the places of the trails the same ones each time; without it they
-    are drawn from the system's randomness, and known to nobody. Pass a memory to every `aggregate`
-    of a federation; it changes only when a round succeeds.
+    Pass the same memory to every `aggregate` of a federation. It changes only when a round
+    succeeds.
+
+    Args:
+        decay: what a round's evidence still counts one round later: with 1 nothing is forgotten,
+            with 0 everything.
+        max_parties: of more than this many, the least recently seen are forgotten; never those of
+            the last round.
+        seed: makes the coordinates of the trails repeatable. Without it they are drawn from the
+            system's randomness, and known to nobody.
+
+    >>> import consilience as cs
+    >>> memory = cs.Memory()
+    >>> for _ in range(3):
+    ...     consensus = cs.aggregate({"ann": [1.0, 2], "bob": [1.1, 2]}, memory=memory)
+    >>> memory
+    Memory of 3 rounds and 2 parties (decay=0.9, max_parties=10000)
     """
 
     def __init__(
@@ -70,7 +82,7 @@ class Memory:
         )
 
     def copy(self) -> Memory:
-        """Return a memory of its own that knows the same, and will draw the same."""
+        """Return an independent copy, with the same state of its random numbers."""
         other = copy.copy(self)  # what is kept is replaced, never changed
         other._random = copy.deepcopy(self._random)
         return other
@@ -174,7 +186,7 @@ class Memory:
         )
 
     def _forget(self, most: int) -> None:
-        """Forget all but so many parties; say so the first time."""
+        """Forget all but the ``most`` recently seen parties; log it the first time."""
         if self.relay is not None:
             self.relay = self.relay.first(most)
         if self.past is not None:
@@ -191,13 +203,13 @@ class Memory:
             self.known = _chosen(self.known, slice(most))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory to a file: whole or not at all."""
+        """Write the memory to a file, which is always the old one or the complete new one."""
         kept = self.evidence, self.known, self.relay, self.past
         write(path, Contents(self.decay, self.rounds, *kept, self.max_parties))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
-        """Read a memory from a file. A file that is not one is left alone and named."""
+        """Read a memory from a file; `MemoryFileError` if it is none. The file is left alone."""
         found = read(path)
         memory = cls(found.decay, max_parties=found.max_parties or 10_000)
         memory.rounds = found.rounds

@@ -48,27 +48,37 @@ class RecordedRound:
     """What a record holds of one round, in the words of `Consensus`."""
 
     round: int
-    time: float  # seconds since 1970, when it was written
+    time: float  #: seconds since 1970, when it was written
     method: str | None
-    parties: tuple[str, ...]  # whose updates were usable
-    weights: dict[str, float]  # of the parties
-    noise: dict[str, float]  # of the parties; NaN where unknown
-    noise_intervals: dict[str, tuple[float, float]]  # at 95 %, of the parties that have one
-    groups: tuple[tuple[str, ...], ...]  # parties that move together
-    reasons: dict[str, str]  # of parties that stand out
-    rejected: dict[str, str]  # party -> reason
-    caveats: tuple[str, ...]  # why it is no all-clear
+    parties: tuple[str, ...]  #: whose updates were usable
+    weights: dict[str, float]  #: of the parties
+    noise: dict[str, float]  #: of the parties; NaN where unknown
+    noise_intervals: dict[str, tuple[float, float]]  #: at 95 %, of the parties that have one
+    groups: tuple[tuple[str, ...], ...]  #: parties that move together
+    reasons: dict[str, str]  #: of parties that stand out
+    rejected: dict[str, str]  #: party -> reason
+    caveats: tuple[str, ...]  #: why it is no all-clear
     center_weight: float
-    correlation: Matrix | None  # (J, J) in the order of parties, to two decimals
+    correlation: Matrix | None  #: (J, J) in the order of parties, to two decimals
     effective_parties: float | None
-    seconds: dict[str, float]  # by step
+    seconds: dict[str, float]  #: by step
     accuracy: float | None
     metrics: dict[str, float]
     note: str | None
 
 
 class Record:
-    """A run's record in a file, made with the first round. Old rounds are never changed."""
+    """A run's record in a file, made with the first round. Old rounds are never changed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import consilience as cs
+    >>> path = Path(tempfile.mkdtemp(), "run.jsonl")
+    >>> for _ in range(2):
+    ...     consensus = cs.aggregate({"ann": [1.0, 2], "bob": [1.1, 2], "eve": [9, 9]}, record=path)
+    >>> [line.round for line in cs.Record.read(path)]
+    [1, 2]
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

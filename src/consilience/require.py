@@ -16,9 +16,9 @@ _ROUNDING = 1e-9  # three equal weights are three parties
 class Require:
     """What a round must have to count.
 
-    - ``parties``: the effective number of parties, (Σ|w|)²/Σw², at least.
-    - ``suspects``: the share of all parties of the round that are rejected or move together with
-      others, at most. Whoever is copied is in the group of its copies.
+    - ``parties``: the effective number of parties, (Σ|w|)²/Σw², is at least this.
+    - ``suspects``: the share of the round's parties that are rejected or move together with others
+      is at most this. A party that is copied is in the group of its copies.
 
     >>> Require(parties=3, suspects=0.4)
     Require(parties=3, suspects=0.4)

@@ -104,7 +104,7 @@ class Trails:
         return replace(self, places=self.places[::step].copy(), means=fewer)
 
     def first(self, count: int) -> Trails:
-        """Return the trails of so many parties, the others being the least recently seen."""
+        """Return the trails of the ``count`` parties that were seen most recently."""
         if len(self.parties) <= count:
             return self
         return replace(
@@ -117,8 +117,8 @@ class Trails:
         )
 
     def evidence(self, count: int) -> Lasting | None:
-        """Return what the first so many parties' averages tell, None if those are of one round or
-        not numbers. The centre is no error at all."""
+        """Return the evidence in the averages of the first ``count`` parties, those of this round;
+        None if no average is of two rounds, or one is no number. The centre is an error of zero."""
         if not (self.rounds[:count] > 1).any():
             return None
         means, gram = self.means[:count], np.zeros((count + 1, count + 1))
@@ -177,7 +177,7 @@ class Relay:
         return cls(Trails.begun(size, random), young)
 
     def first(self, count: int) -> Relay:
-        """Return the trails of so many parties, the others being the least recently seen."""
+        """Return the trails of the ``count`` parties that were seen most recently."""
         return Relay(self.used.first(count), self.young and self.young.first(count))
 
     def followed(

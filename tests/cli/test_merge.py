@@ -207,8 +207,15 @@ def test_a_dry_run_writes_no_model(here: Path):
 def test_memory_record_and_report(here: Path):
     words = ["good*.safetensors", "-o", "out.safetensors", "--force"]
     words += ["--memory", "m.npz", "--record", "r.jsonl", "--report", "r.html"]
-    for count in (1, 2):
-        assert run(*words)[0] == 0
+    for count, before in ((1, ""), (2, ", after 1 that were there")):
+        code, said, _ = run(*words)
+        assert code == 0
+        assert said.splitlines()[-4:] == [
+            "written: out.safetensors",
+            f"written: m.npz, a memory of {count} rounds",
+            f"written: r.jsonl, round {count}{before}",
+            "written: r.html",
+        ]
         assert cs.Memory.load("m.npz").rounds == count
         assert [r.round for r in cs.Record.read("r.jsonl")] == list(range(1, count + 1))
     assert "good3.safetensors" in Path("r.html").read_text()

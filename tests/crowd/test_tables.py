@@ -177,7 +177,7 @@ def test_the_command_writes_tables_and_json(tmp_path, expected):
     done = command(
         "r.csv", *OPTIONS, "-o", "t.parquet", "--parties-out", "p.csv", "--json", cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr  # somebody rates too high
     told = json.loads(done.stdout)
     assert {task: of["truth"] for task, of in told["tasks"].items()} == expected.truth
     assert {party: of["noise"] for party, of in told["parties"].items()} == expected.noise
@@ -185,6 +185,29 @@ def test_the_command_writes_tables_and_json(tmp_path, expected):
     table = pq.read_table(tmp_path / "t.parquet").to_pydict()
     assert dict(zip(table["item"], table["truth"], strict=True)) == expected.truth
     assert (tmp_path / "p.csv").read_text().startswith("worker,noise,bias,gain,ratings,")
+
+
+def test_the_command_says_what_it_wrote_and_replaces_nothing_unasked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    noise = {"ann": 1, "bob": 1, "cat": 1, "dan": 1, "eve": 20}
+    save(Path("r.csv"), [(t, p, t + rng.normal(0, s)) for t in range(40) for p, s in noise.items()])
+    words = ["infer", "r.csv", *OPTIONS, "-o", "t.csv", "--parties-out", "p.csv"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1  # eve stands out
+    assert done.stdout.splitlines()[-2:] == ["written: t.csv", "written: p.csv"]
+    Path("t.csv").write_text("mine")
+    Path("p.csv").unlink()
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 2
+    assert "t.csv: exists already; --force replaces it" in again.stderr
+    assert Path("t.csv").read_text() == "mine"
+    assert not Path("p.csv").exists()
+    forced = CliRunner().invoke(app, [*words, "--force", "--json"])
+    assert forced.exit_code == 1
+    assert json.loads(forced.stdout)["parties"]["eve"]["reason"]
+    assert forced.stderr.splitlines() == ["written: t.csv", "written: p.csv"]
+    assert Path("t.csv").read_text().startswith("item,truth")
 
 
 def test_the_command_shows_truths_and_names_faults(tmp_path, monkeypatch):
@@ -196,7 +219,7 @@ def test_the_command_shows_truths_and_names_faults(tmp_path, monkeypatch):
         return done.exit_code, done.output.replace("\n", " ").replace("  ", " ")
 
     code, output = run(*OPTIONS)
-    assert code == 0
+    assert code == 1  # somebody rates too high
     assert "18 ratings of 6 tasks by 3 parties" in output
     assert "[red]x[/red]" in output
     for words, expected in [
@@ -221,7 +244,7 @@ def test_without_pyarrow_csv_works_and_parquet_names_the_extra(tmp_path):
         "import sys\nfor name in ('pyarrow', 'pandas', 'polars'): sys.modules[name] = None\n"
         "from consilience.cli.commands import app\napp()"
     )
-    assert command("r.csv", *OPTIONS, "-o", "t.csv", cwd=tmp_path, script=script).returncode == 0
+    assert command("r.csv", *OPTIONS, "-o", "t.csv", cwd=tmp_path, script=script).returncode == 1
     done = command("r.csv", *OPTIONS, "-o", "t.parquet", cwd=tmp_path, script=script)
     assert done.returncode == 2
     assert "consilience[tables]" in done.stderr.replace("\n", "")

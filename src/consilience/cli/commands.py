@@ -139,7 +139,7 @@ def merge(
         chosen = tensors or None, evidence or None
         made = rank, exact_stack, into, with_config
         asked = Merge(models, output, base, method, *(*kept, require, *chosen, *made))
-        consensus, lost = asked.run(console)
+        consensus, said, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None
     except KeyboardInterrupt:
@@ -149,11 +149,10 @@ def merge(
         typer.echo(to_json(consensus))
     else:
         Console().print(to_table(consensus))
-        for line in of_value(consensus):
-            typer.echo(line)
-        typer.echo("nothing was written" if dry_run else f"written: {_path(output)}")
         for message in consensus.caveats:
             _complain(f"beware: {message}")
+    for line in (*of_value(consensus), *said):
+        typer.echo(line, err=as_json)
     for message in lost:
         _complain(f"merged, but: {message}")
     raise typer.Exit(1 if consensus.reasons or consensus.caveats or lost else 0)
@@ -330,16 +329,23 @@ def infer(
         str, typer.Option(help="pairwise, affine, ivar, median or mean.")
     ] = "pairwise",
     level: Annotated[float, typer.Option(help="How often an interval holds the truth.")] = 0.95,
+    force: Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
 ) -> None:
-    """Infer the truth of each task from a table of ratings by parties nobody can vouch for."""
+    """Infer the truth of each task from a table of ratings by parties nobody can vouch for.
+
+    Exit codes: 0 all fine; 1 inferred, but some party stands out, or the iteration did not
+    converge; 2 nothing was inferred or written, the message says why; 130 cancelled.
+    """
+    from consilience.cli.outputs import exists, written
     from consilience.crowd import inference, page, tables
-    from consilience.text import shown
 
     outputs = [path for path in (out, parties_out) if path is not None]
     try:
         for path in outputs:
             tables.check_output(path, table)
+            if path.exists() and not force:
+                raise exists(path)
         if out is not None:
             tables.check_names(task, inference.TRUTH_COLUMNS)
         if parties_out is not None:
@@ -363,6 +369,9 @@ def infer(
         typer.echo(page.as_json(found))
     else:
         page.show(found, Console(), task, party, truths=out is None)
+    for path in outputs:
+        typer.echo(written(path), err=as_json)
+    raise typer.Exit(1 if found.reasons or not found.diagnostics.get("converged", True) else 0)
 
 
 @app.command()

@@ -29,6 +29,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from consilience.cli.outputs import exists, written
 from consilience.consensus import Consensus
 from consilience.engines.files.aggregate import aggregate_files
 from consilience.errors import ConsilienceError
@@ -65,8 +66,8 @@ class Merge:
     into: Path | None
     with_config: Path | None
 
-    def run(self, console: Console) -> tuple[Consensus, list[str]]:
-        """Merge, then keep what was learnt; return also what of that could not be kept.
+    def run(self, console: Console) -> tuple[Consensus, list[str], list[str]]:
+        """Merge, then keep what was learnt; return also what was written, and what could not be.
 
         Whatever it raises, no model was written.
         """
@@ -90,14 +91,14 @@ class Merge:
                 into=self.into,
                 with_config=self.with_config,
             )
-        return consensus, [str(error) for error in self._keep(consensus, memory)]
+        return consensus, *self._keep(consensus, memory)
 
     def _check(self) -> None:
         """Find out before the work what could not be done after it."""
         if self.output is None and not self.dry_run:
             raise ConsilienceError("where to? Give -o OUT.safetensors, or --dry-run")
         if self.output is not None and self.output.is_file() and not (self.force or self.dry_run):
-            raise ConsilienceError(f"{self.output}: exists already; --force replaces it")
+            raise exists(self.output)
         if self.rank is not None and self.exact_stack:
             raise ConsilienceError("--rank or --exact-stack: the exact stack has its own rank")
         if self.report is not None and self.report.suffix != ".html":
@@ -115,32 +116,47 @@ class Merge:
                     f"{name}: named twice; output, memory, record and report need a file each"
                 )
 
-    def _keep(self, consensus: Consensus, memory: Memory | None) -> Iterator[Exception]:
-        """Save memory, record and report, each on its own; yield what goes wrong. After a dry run
-        there is only the report to write: nothing has happened that would be worth remembering."""
-        steps: list[Callable[[], object]] = []
-        if memory is not None and self.memory is not None and not self.dry_run:
-            steps.append(lambda: memory.save(str(self.memory)))
+    def _keep(self, consensus: Consensus, memory: Memory | None) -> tuple[list[str], list[str]]:
+        """Save memory, record and report, each on its own; return what was written and what went
+        wrong. After a dry run there is only the report to write: nothing has happened that would
+        be worth remembering."""
+        steps: list[Callable[[], str]] = []
+        if memory is not None and not self.dry_run:
+            steps.append(lambda: self._save_memory(memory))
         if self.record is not None and not self.dry_run:
-            steps.append(lambda: Record(str(self.record)).append(consensus))
+            steps.append(lambda: self._add_to_record(consensus))
         if self.report is not None:
             steps.append(lambda: self._write_report(consensus))
+        said = ["a dry run: no model was written"] if self.dry_run else [written(self.output)]
+        lost = []
         for step in steps:
             try:
-                step()
+                said.append(step())
             except (OSError, ConsilienceError) as error:
-                yield error
+                lost.append(str(error))
+        return said, lost
 
-    def _write_report(self, consensus: Consensus) -> None:
+    def _save_memory(self, memory: Memory) -> str:
+        memory.save(str(self.memory))
+        return f"{written(self.memory)}, a memory of {memory.rounds} rounds"
+
+    def _add_to_record(self, consensus: Consensus) -> str:
+        """Add the merge as the next round: a record goes on where the last run ended."""
+        number = Record(str(self.record)).append(consensus)
+        before = f", after {number - 1} that were there" if number > 1 else ""
+        return f"{written(self.record)}, round {number}{before}"
+
+    def _write_report(self, consensus: Consensus) -> str:
         """Write the page of the whole record, or of this merge alone where there is none."""
         assert self.report is not None
         if self.record is not None and not self.dry_run:
             write_page(self.record, self.report)
-            return
+            return written(self.report)
         with tempfile.TemporaryDirectory() as folder:
             alone = Path(folder, self.output.name if self.output is not None else "dry run")
             Record(alone).append(consensus)
             write_page(alone, self.report)
+        return written(self.report)
 
 
 def to_json(consensus: Consensus) -> str:

@@ -38,15 +38,22 @@ _FOLLOWS = 0.5  # gain: below, a party follows something else more than the trut
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inference(Shown):
-    """What a table of ratings says about its tasks and its parties."""
+    """What a table of ratings says about its tasks and its parties; `infer` returns it.
 
-    truth: dict[Hashable, float]  # by task
-    intervals: dict[Hashable, tuple[float, float]]  # by task; NaN where the method has none
-    noise: dict[Hashable, float]  # by party: of its error, bias apart; NaN where unknown
-    bias: dict[Hashable, float]  # by party: how much too high it rates
-    gain: dict[Hashable, float]  # by party: how much it moves when the truth moves by one
-    groups: tuple[tuple[Hashable, ...], ...]  # parties that move together
-    reasons: dict[Hashable, str]  # of the parties that stand out
+    >>> import consilience as cs
+    >>> table = {"task": [*"aabb"], "who": [*"xyxy"], "score": [1, 1.2, 5, 5.2]}
+    >>> found = cs.infer(table, task="task", party="who", value="score", method="mean")
+    >>> found.truth["b"]
+    5.1
+    """
+
+    truth: dict[Hashable, float]  #: by task
+    intervals: dict[Hashable, tuple[float, float]]  #: by task; NaN where the method has none
+    noise: dict[Hashable, float]  #: by party: of its error, bias apart; NaN where unknown
+    bias: dict[Hashable, float]  #: by party: how much too high it rates
+    gain: dict[Hashable, float]  #: by party: how much it moves when the truth moves by one
+    groups: tuple[tuple[Hashable, ...], ...]  #: parties that move together
+    reasons: dict[Hashable, str]  #: of the parties that stand out
     diagnostics: dict[str, Any]
     ratings: Ratings
 
@@ -101,18 +108,24 @@ def infer(
 ) -> Inference:
     """Infer the truth of each task, and what each party is like, from a long table of ratings.
 
-    Ratings say nothing about their common shift and scale. The truth is told as the median party
-    would: with a bias of zero and a gain of one.
+    Ratings say nothing about their common shift and scale. The truth is on the scale of the median
+    party, which has a bias of zero and a gain of one.
 
     Args:
         table: a path to a .csv, .tsv or .parquet file, a pandas or polars DataFrame, a pyarrow
             Table, or ``{column: values}``.
         task: the column that says what was rated.
         party: the column that says by whom. Parties need not rate all tasks.
-        value: the column with the ratings, numbers. Empty, NaN and null are not rated.
-        method: ``pairwise``; ``affine``, which takes nobody to move together; ``ivar``, for which
-            parties differ by their noise alone; ``median`` or ``mean``.
+        value: the column with the ratings, which are numbers. Empty, NaN and null are not rated.
+        method: ``pairwise``; ``affine``, which takes all parties to be independent; ``ivar``, for
+            which parties differ by their noise alone; ``median`` or ``mean``.
         level: how often an interval should hold the truth, on the median party's scale.
+
+    >>> import consilience as cs
+    >>> table = {"task": [*"aabb"], "who": [*"xyxy"], "score": [1, 1.2, 5, 5.2]}
+    >>> found = cs.infer(table, task="task", party="who", value="score")
+    >>> round(found.truth["a"], 1), round(found.truth["b"], 1)
+    (1.1, 5.1)
     """
     if method not in METHODS:
         raise ConsilienceError(

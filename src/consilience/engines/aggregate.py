@@ -47,34 +47,41 @@ def aggregate(
 ) -> Consensus:
     """Combine the updates of a round into a consensus, trusting each party as far as it deserves.
 
+    A party whose update cannot be used is rejected with a reason, and the round goes on.
+
     Args:
         updates: ``{party id: update}``, a sequence of updates, or a (J, K) array. An update is a
             tensor (numpy, torch, anything with ``__array__`` or ``__dlpack__``), or a mapping or
-            sequence of updates. Never changed.
+            sequence of updates. It is never changed.
         method: a name from `methods`, or an estimator with parameters, such as ``IVAR("mle")``.
-        memory: what earlier rounds taught; brought up to date if the round succeeds.
+        memory: what earlier rounds taught; it is updated if the round succeeds.
         center: where a prior expects the truth: the previous global model if the updates are
-            parameters. Zero, for gradients and differences, if not given.
+            parameters. If not given it is zero, as for gradients and differences.
         sample_counts: how many samples each party says it used. ``mean`` and ``geometric-median``
-            weigh by them, ``pairwise`` makes from half a vote to two of them; the other methods
-            infer quality from the evidence.
-        exact: look at every coordinate also where a sample of them would do.
-        seed: makes a sample of coordinates the same one each time. Without it the sample is drawn
-            from the system's randomness, so that nobody can hide beside it.
-        record: the run's record, or its file, to add this round to (see docs/record.md).
-        trusted_counts: sample counts are verified: ``pairwise`` weighs by them in full, and allows
-            a party the noise that few samples explain. Its pull stays bounded.
-        require: what the round must have to count; if it does not, `RequirementError` says why,
-            and nothing is remembered.
-        tensors: names, or patterns as of a shell, of the tensors to aggregate; with "!" before
-            them, of those not to, such as "!head.*". The others are not looked at, and not in the
-            value. All, if not given.
-        evidence: likewise, of the tensors by which parties are judged.
+            weigh by them, ``pairwise`` lets them change a vote by a factor of two at most, the
+            other methods ignore them.
+        exact: look at every coordinate, also where a sample of them would do.
+        seed: makes the sample of coordinates repeatable. Without it the sample is drawn from the
+            system's randomness, so that nobody can know which coordinates are looked at.
+        record: the run's `Record`, or its file. This round is added to it.
+        trusted_counts: the sample counts are verified: ``pairwise`` weighs by them in full, and
+            allows a party the noise that few samples explain. Its pull stays bounded.
+        require: what the round must have to count. If it does not, `RequirementError` says why,
+            and memory and record stay as they were.
+        tensors: names, or patterns with the wildcards of a shell, of the tensors to aggregate; with
+            "!" before them, of those to leave out, such as "!head.*". What is left out is not
+            looked at, and not in the value. If not given, all are aggregated.
+        evidence: likewise, the tensors by which parties are judged.
         adapters: the updates are state dicts of LoRA adapters, of any ranks, to be judged and
-            summed as the products s·B·A that they stand for (see docs/adapters.md): what s is, or
+            summed as the products s·B·A that they stand for: a `LoRA` that says what s is, or
             "lora" where all have the same alpha.
 
-    A party whose update cannot be used is rejected with a reason, and the round goes on.
+    >>> import consilience as cs
+    >>> consensus = cs.aggregate({"ann": [1.0, 2], "bob": [1.1, 2], "eve": [70, 80], "zoe": [1.0]})
+    >>> [round(float(number), 1) for number in consensus.value]
+    [1.1, 2.0]
+    >>> consensus.rejected
+    {'zoe': "tensor '1' is missing"}
     """
     chosen = resolve(method)
     started = perf_counter()

@@ -37,7 +37,13 @@ class BlockByBlock(ABC):
 
 @dataclass(frozen=True)
 class Mean:
-    """The plain mean, or with sample counts the mean weighted by them, eq. (fedavg)."""
+    """The plain mean, or with sample counts the mean weighted by them, eq. (fedavg).
+
+    >>> import consilience as cs
+    >>> counts = {"ann": 3, "bob": 1}
+    >>> cs.aggregate({"ann": [1.0], "bob": [5.0]}, cs.Mean(), sample_counts=counts).weights
+    {'ann': 0.75, 'bob': 0.25}
+    """
 
     remembers = False
     follows = False
@@ -52,8 +58,13 @@ class Mean:
 class GivenCovariance:
     """The maximum likelihood truth for a known covariance Φ of the parties' noise, eq. (icov:1).
 
-    ``covariance`` is in the order of ``parties``. In the special case of a diagonal Φ this is
-    inverse variance weighting with known variances.
+    ``covariance`` is in the order of ``parties``. With a diagonal Φ this is inverse variance
+    weighting with known variances.
+
+    >>> import consilience as cs
+    >>> method = cs.GivenCovariance([[1.0, 0.0], [0.0, 3.0]], ["ann", "bob"])
+    >>> cs.aggregate({"ann": [1.0], "bob": [5.0]}, method).weights
+    {'ann': 0.75, 'bob': 0.25}
     """
 
     covariance: npt.ArrayLike
@@ -131,8 +142,11 @@ def least_squares(beliefs: Beliefs) -> Beliefs:
 def overlap_covariance(overlaps: npt.ArrayLike, variance: float = 1.0) -> Matrix:
     """Return Φ where parties average samples that overlap, eq. (overlap).
 
-    ``overlaps[j, l]`` is the number of samples parties j and l have in common; the diagonal is each
-    party's own number. ``variance`` is that of one sample.
+    ``overlaps[j, l]`` is the number of samples that parties j and l have in common; the diagonal is
+    each party's own number. ``variance`` is that of one sample.
+
+    >>> overlap_covariance([[2, 1], [1, 2]]).tolist()
+    [[0.5, 0.25], [0.25, 0.5]]
     """
     shared = np.asarray(overlaps, float)
     if shared.ndim != 2 or shared.shape[0] != shared.shape[1] or not (shared == shared.T).all():
@@ -152,6 +166,9 @@ def precision_weighted_mean(
     Each update is a vector of K coordinates; its precision Σ_j⁻¹ is a number, a vector of K (a
     diagonal), or a (K, K) matrix. For least squares on local data (the paper's Example 2) it is
     H_jᵀH_j, up to a common factor.
+
+    >>> precision_weighted_mean([[1.0, 2.0], [3.0, 4.0]], [1, 3]).tolist()
+    [2.5, 3.5]
     """
     vectors = [np.asarray(update, float).reshape(-1) for update in updates]
     matrices = [np.asarray(precision, float) for precision in precisions]

@@ -52,7 +52,11 @@ _METHODS: dict[str, tuple[Callable[[], Method], str]] = {
 
 
 def methods() -> tuple[str, ...]:
-    """Return the names that ``method=`` takes."""
+    """Return the names that ``method=`` takes.
+
+    >>> "pairwise" in methods()
+    True
+    """
     return tuple(_METHODS)
 
 

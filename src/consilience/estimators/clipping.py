@@ -19,13 +19,19 @@ from consilience.evidence import Block, Evidence
 
 @dataclass(frozen=True)
 class CentredClipping:
-    """So many steps from the centre of the round, each by the mean of clipped differences.
+    """Steps from the centre, each by the mean of clipped differences (Karimireddy et al. 2021).
 
-    As published the centre is the round before's answer, one step is enough, and ``radius`` has to
-    be chosen: per coordinate here, as a root mean square, so that a norm τ is τ/√K. None takes the
-    median distance from where a step begins, the larger of two, which less than half of the parties
-    cannot make large; a few steps then lead to the parties from any centre. What the weights of the
-    parties lack to one is the centre's.
+    As published, the centre is the last round's answer, one step is enough, and ``radius`` has to
+    be chosen. Here the radius is a root mean square per coordinate: a norm τ is τ/√K. None takes
+    the median distance from where a step begins (of two middle ones the larger), which fewer than
+    half of the parties cannot make large; a few ``steps`` then lead to the parties from any centre.
+    What the parties' weights lack to one is the centre's.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.CentredClipping()).weights["4"], 1)
+    0.0
     """
 
     radius: float | None = None

@@ -13,9 +13,15 @@ from consilience.errors import ConsilienceError
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """In each coordinate, the mean of what is left without the ``trim`` share at either end.
+    """In each coordinate, the mean without the ``trim`` share of the values at either end.
 
-    With ``trim=0.5`` all but the middle one or two values go: the coordinate-wise median.
+    With ``trim=0.5`` only the middle one or two values are left: the coordinate-wise median.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.TrimmedMean(0.2)).value.round(2).tolist()
+    [1.67, 2.33]
     """
 
     trim: float = 0.2
@@ -31,6 +37,13 @@ class TrimmedMean:
 
 @dataclass(frozen=True)
 class CoordinateMedian(TrimmedMean):
-    """In each coordinate, the median."""
+    """In each coordinate, the median.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.CoordinateMedian()).value.tolist()
+    [2.0, 2.0]
+    """
 
     trim: float = field(default=0.5, init=False)

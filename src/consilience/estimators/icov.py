@@ -24,25 +24,35 @@ from consilience.evidence import Evidence
 
 @dataclass(frozen=True)
 class ICOV:
-    """Inverse covariance weighting.
+    """Inverse covariance weighting: parties also err together, along hidden directions.
 
-    ``rank`` is D, the number of hidden directions; ``"auto"`` adds one at a time while the evidence
-    for it grows (the free energy of the joint posterior, or for maximum likelihood the BIC).
-    ``noise`` is each party's own (Algorithm 2) or one for all (the paper's text). ``posterior`` is
-    that of variational Bayes: ``"factorized"`` as in the paper, or ``"joint"`` in the truth and the
-    hidden directions, which is exact and calibrated if every update holds the truth, and misled
-    where some do not.
-    ``estimate`` is what variational Bayes returns: ``"gls"``, line 2 of Algorithm 2 with weights
-    that sum to one, or ``"posterior-mean"``, which the prior draws to the centre; None is what the
-    paper returns, ``"gls"``. ``prior_variance`` fixes σ_y² (variational Bayes only); None learns
-    it.
+    Args:
+        inference: ``"vb"`` (variational Bayes, Algorithm 2) or ``"mle"`` (maximum likelihood).
+        rank: the number of hidden directions, the paper's D. ``"auto"`` adds one at a time while
+            the evidence for it grows: the free energy of the joint posterior, or the BIC for
+            maximum likelihood.
+        noise: ``"per-party"`` (Algorithm 2) or ``"shared"``, one for all (the paper's text).
+        posterior: of variational Bayes: ``"factorized"`` as in the paper, or ``"joint"`` in the
+            truth and the hidden directions. The joint one is exact and calibrated if every update
+            holds the truth, and misled where some do not.
+        estimate: what variational Bayes returns: ``"gls"``, line 2 of Algorithm 2 with weights that
+            sum to one, or ``"posterior-mean"``, which the prior draws to the centre. None is what
+            the paper returns, ``"gls"``.
+        prior_variance: fixes σ_y² (variational Bayes only); None learns it.
+        kernel: for maximum likelihood, as the three below: a name, a function from V, (J, D), to
+            the (J, J) matrix of a Mercer kernel, or a `Kernel` that knows its gradient, too.
+        optimizer: ``"sgd"`` climbs one block of evidence at a time. Rounds with the same parties
+            are one block: with everybody in every round its steps are those of gradient ascent.
+        rate: the step of ``"sgd"``.
+        seed: the order in which ``"sgd"`` takes the blocks.
+        epsilon: the least variance, as a fraction of half the least positive squared distance
+            between two parties.
 
-    ``kernel``, ``optimizer``, ``rate`` and ``seed`` are for maximum likelihood. A kernel is a name,
-    a function from V, (J, D), to the (J, J) matrix of a Mercer kernel, or a `Kernel` that knows its
-    gradient too. ``"sgd"`` climbs one block of evidence at a time, and all rounds with the same
-    parties are one block: with full participation its steps are those of gradient ascent, with
-    nothing stochastic about them. ``epsilon`` is the least variance, as a fraction of half the
-    least positive squared distance between two parties.
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.ICOV("vb", rank=1)).weights["4"], 2)
+    0.0
     """
 
     inference: Literal["mle", "vb"] = "vb"

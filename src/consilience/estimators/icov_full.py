@@ -10,15 +10,15 @@ start is a fixed point. With fewer coordinates there are other such directions a
 move, but only among those with Xw = ŷ. What makes Φ̂ regular therefore decides the answer. Here it
 is an inverse Wishart prior centred on T, the parties' own residual variances about a point amid
 most parties (`Block.central_weights`; about the plain mean one party could set them all), with a
-share ρ of the say:
+share γ of the say:
 
-    Φ = (1 − ρ) Φ̂ + ρ T.
+    Φ = (1 − γ) Φ̂ + γ T.
 
-Both steps maximise −log|Φ| − tr(Φ⁻¹[(1 − ρ)Φ̂(y) + ρT]), so it never falls. In its fixed points with
-full participation Φw = ρTw ∝ 1: the weights are those of T, one over the residual variance, and Φ
+Both steps maximise −log|Φ| − tr(Φ⁻¹[(1 − γ)Φ̂(y) + γT]), so it never falls. In its fixed points with
+full participation Φw = γTw ∝ 1: the weights are those of T, one over the residual variance, and Φ
 adds the correlations that go with them. With partial participation the sets of weights differ, Φ̂ is
 no longer singular along each of them, and what was learned in one round weighs in another; averages
-over pairs need not be positive definite, so in units of T eigenvalues below the prior's, ρ, are
+over pairs need not be positive definite, so in units of T eigenvalues below the prior's, γ, are
 raised to it, and the objective may then dip.
 """
 
@@ -38,7 +38,16 @@ from consilience.evidence import Evidence, pooled_products, residual_products
 
 @dataclass(frozen=True)
 class FullCovariance:
-    """Inverse covariance weighting with every entry of Φ free. ``shrinkage`` is ρ."""
+    """Inverse covariance weighting with every entry of the covariance Φ free (Proposition 1).
+
+    ``shrinkage`` is the weight of the prior that makes Φ regular: docs/theory.md has the formula.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.FullCovariance()).weights["4"], 2)
+    0.0
+    """
 
     shrinkage: float = 0.1
     tolerance: float = 1e-10

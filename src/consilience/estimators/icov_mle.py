@@ -46,7 +46,12 @@ class Kernel:
     """A Mercer kernel: a function from V, (J, D), to k(V), (J, J), and its gradient.
 
     ``backward`` takes V, k(V) and dE/dk and returns dE/dV, for any function E of k(V). Without it
-    the slopes are found by differences, at 2JD evaluations of the kernel each.
+    the gradient is found by differences, at 2JD evaluations of the kernel each.
+
+    >>> import consilience as cs
+    >>> linear = cs.Kernel(lambda v: v @ v.T, lambda v, k, slope: (slope + slope.T) @ v)
+    >>> cs.ICOV("mle", kernel=linear, rank=1).rank
+    1
     """
 
     value: Callable[[Matrix], Matrix]

@@ -46,15 +46,25 @@ LEAST = float(np.finfo(float).tiny)  # the precision of a smaller variance is no
 
 @dataclass(frozen=True)
 class IVAR:
-    """Inverse variance weighting.
+    """Inverse variance weighting: each party has its own noise.
 
-    ``epsilon`` is the least σ_j², as a fraction of half the least positive squared distance
-    between two parties: Algorithm 1's ε, made independent of units. ``prior_variance`` fixes τ²
-    (variational Bayes only); None learns it, eq. (ind-vb-truth-param). ``estimate`` is what is
-    returned: ``"gls"``, weights that sum to one, or ``"posterior-mean"`` (variational Bayes only),
-    what the weights lack to one being the centre's; None is what the paper returns, ``"gls"`` for
-    maximum likelihood and ``"posterior-mean"`` for variational Bayes. Iteration stops when no
-    log σ_j² moves by more than ``tolerance``.
+    Args:
+        inference: ``"vb"`` (variational Bayes) or ``"mle"`` (maximum likelihood, Algorithm 1).
+        epsilon: the least σ_j², as a fraction of half the least positive squared distance between
+            two parties: Algorithm 1's ε, made independent of units.
+        prior_variance: fixes τ² (variational Bayes only); None learns it, eq. (ind-vb-truth-param).
+        tolerance: iteration stops when no log σ_j² moves by more than this.
+        max_iterations: the most iterations.
+        estimate: what is returned: ``"gls"``, weights that sum to one, or ``"posterior-mean"``
+            (variational Bayes only), where the centre has the rest of the weight. None is what the
+            paper returns: ``"gls"`` for maximum likelihood, ``"posterior-mean"`` for variational
+            Bayes.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.IVAR("vb", estimate="gls")).weights["4"], 2)
+    0.0
     """
 
     inference: Literal["mle", "vb"] = "vb"

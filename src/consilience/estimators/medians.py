@@ -20,10 +20,16 @@ from consilience.evidence import Block, Evidence
 class GeometricMedian:
     """The point with the least mean distance from the updates of its round.
 
-    ``smoothing`` is ν and ``tolerance`` the step at which the iteration stops, both as a fraction
-    of the median distance between parties (`Block.typical`), which less than half of the parties
-    cannot set. Sample counts are shares of the say: whoever claims half of all samples is the
-    median, so pass them only if they are known.
+    ``smoothing`` is ν, and ``tolerance`` the step at which the iteration stops, both as a fraction
+    of the median distance between parties, which fewer than half of the parties cannot set. Sample
+    counts are shares of the say: whoever claims half of all samples is the median, so pass only
+    counts that are verified.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.GeometricMedian()).value.round(1).tolist()
+    [1.8, 2.2]
     """
 
     smoothing: float = 1e-6

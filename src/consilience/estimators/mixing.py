@@ -60,12 +60,18 @@ class _Prepared(ABC):
 
 @dataclass(frozen=True)
 class NNM(_Prepared):
-    """Nearest-neighbour mixing (Allouah et al. 2023): each update is replaced by the mean of the
-    J − f nearest to it, itself among them, before the method sees it.
+    """Nearest-neighbour mixing (Allouah et al. 2023), before another method.
 
+    Each update is replaced by the mean of the J − f nearest to it, itself among them.
     ``adversaries`` is f; None takes the most that are fewer than half. Updates equally far away
-    share the places that are left for them: all that were clipped are as far from one at the
-    centre, and rounding should not choose.
+    share the places that are left for them, so that rounding does not choose: clipped updates are
+    all equally far from one at the centre.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.NNM(cs.GeometricMedian(), adversaries=1)).value.round(2).tolist()
+    [1.5, 2.5]
     """
 
     method: Estimator = field(default_factory=GeometricMedian)
@@ -85,12 +91,17 @@ class NNM(_Prepared):
 
 @dataclass(frozen=True)
 class ARC(_Prepared):
-    """Adaptive robust clipping (Allouah et al. 2025): the ⌊2f(J − f)/J⌋ longest updates are clipped
-    to the length of the next, before the method sees them.
+    """Adaptive robust clipping (Allouah et al. 2025), before another method.
 
-    Lengths are those about the centre: zero for gradients and differences. What the weights of the
-    parties lack to one is the centre's. ``adversaries`` is f; None takes the most that are fewer
-    than half.
+    The ⌊2f(J − f)/J⌋ longest updates are clipped to the length of the next. Lengths are measured
+    from the centre, which is zero for gradients and differences. What the parties' weights lack to
+    one is the centre's. ``adversaries`` is f; None takes the most that are fewer than half.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.ARC(cs.NNM(cs.Mean(), 1), 1)).weights["4"], 2) < 0.1
+    True
     """
 
     method: Estimator = field(default_factory=NNM)

@@ -66,7 +66,12 @@ from consilience.updates.votes import at_most_half
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(Choices):
-    """Independent voices, heard once each. The fields are those of `Choices`."""
+    """The default method: independent voices, heard once each. Its fields are those of `Choices`.
+
+    >>> import consilience as cs
+    >>> cs.Pairwise(corroborate=True)
+    Pairwise(corroborate=True)
+    """
 
     remembers = follows = True
 

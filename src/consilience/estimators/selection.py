@@ -25,11 +25,18 @@ _MOST_LOOKS = 20_000_000  # at distances: less than a second
 
 @dataclass(frozen=True)
 class Krum(BlockByBlock):
-    """The mean of the ``selected`` parties with the least scores; one of them is Krum.
+    """The mean of the ``selected`` parties with the least scores; with one of them it is Krum.
 
+    A party's score is the sum of its squared distances from its J − f − 2 nearest peers.
     ``adversaries`` is f; None takes the most that Krum tolerates, the largest with 2f + 2 < J.
     ``selected=None`` is Multi-Krum's J − f; with fewer than five parties f is zero, and Multi-Krum
-    is the mean. Equal scores go to the earlier party.
+    is the mean. Of equal scores the earlier party's counts as less.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.Krum(adversaries=1)).weights["0"]
+    1.0
     """
 
     adversaries: int | None = None
@@ -45,11 +52,17 @@ class Krum(BlockByBlock):
 
 @dataclass(frozen=True)
 class MDA(BlockByBlock):
-    """The mean of the J − f parties with the least diameter: minimum-diameter averaging.
+    """Minimum-diameter averaging: the mean of the J − f parties with the least diameter.
 
     ``adversaries`` is f; None takes the most that are fewer than half. Every choice of J − f
-    parties is tried, the first of equal ones taken, so there must be few: 20 parties, or
-    more where f is small.
+    parties is tried, and the first of equal ones taken. So there must be few of them: 20 parties,
+    or more where f is small.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.MDA(adversaries=1)).value.tolist()
+    [1.5, 2.5]
     """
 
     adversaries: int | None = None

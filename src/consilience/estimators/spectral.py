@@ -20,12 +20,19 @@ from consilience.evidence import Block, residual_products
 
 @dataclass(frozen=True)
 class DnC(BlockByBlock):
-    """Divide and conquer (Shejwalkar and Houmansadr 2021): the mean without the f parties that are
-    farthest from the mean of all along the direction of most variance.
+    """Divide and conquer (Shejwalkar and Houmansadr 2021).
 
-    ``adversaries`` is f; None takes the most that are fewer than half. As published the direction
-    is sought in a few random subsets of the coordinates, and whoever is out in one is out; here
-    once, in all coordinates that the evidence is from. Adversaries in many directions may escape.
+    The mean without the f parties that are farthest from the mean of all along the direction of
+    most variance. ``adversaries`` is f; None takes the most that are fewer than half. As published,
+    the direction is sought in a few random subsets of the coordinates, and whoever is out in one of
+    them is out. Here it is sought once, in all coordinates that the evidence is from. Adversaries
+    in several directions may escape.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> cs.aggregate(updates, cs.DnC(adversaries=1)).value.tolist()
+    [1.5, 2.5]
     """
 
     adversaries: int | None = None
@@ -40,14 +47,19 @@ class DnC(BlockByBlock):
 
 @dataclass(frozen=True)
 class CAF(BlockByBlock):
-    """The covariance-bound agnostic filter (Allouah et al. 2025): the mean of least variance among
-    those that remain as the outlying parties' weights shrink.
+    """The covariance-bound agnostic filter (Allouah et al. 2025).
 
-    In each step a party loses that share of its weight which its square, along the direction of
-    most variance, has in the largest square of a party with any weight. So somebody loses all, and
-    the steps end where the parties have lost the weight of 2f of them. Of the means on the way,
-    that counts whose largest variance is least. ``adversaries`` is f; None takes the most that are
-    fewer than half.
+    In each step the weights of outlying parties shrink: a party loses the share of its weight that
+    its squared distance from the mean, along the direction of most variance, has in the largest
+    such square. So in each step somebody loses all, and the steps end when the parties have lost
+    the weight of 2f of them. Of the means on the way, the one with the least largest variance is
+    taken. ``adversaries`` is f; None takes the most that are fewer than half.
+
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> updates = np.array([[1.0, 2], [1, 3], [2, 2], [2, 3], [90, -90]])
+    >>> round(cs.aggregate(updates, cs.CAF(adversaries=1)).weights["4"], 2)
+    0.0
     """
 
     adversaries: int | None = None

@@ -52,28 +52,29 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 class ConsilienceStrategy(FedAvg):
     """FedAvg that trusts each party as far as it deserves.
 
-    Besides the arguments of FedAvg:
+    It takes the arguments of FedAvg and those below. ``weighted_by_key=None`` does without sample
+    counts. Metrics of the parties are combined by their weighted median, unless a function of your
+    own is given.
 
-    method      as of `consilience.aggregate`
-    memory      what is known of the parties; a new one if not given
-    checkpoint  a folder: each round is kept there, and a run started again goes on from the last
-    record      a file: each round is added to it, for `consilience report`
-    party_key   where a party's id is found in its replies, such as "partition-id", if not the
-                node id is to be it (a simulation draws node ids anew in every run)
-    step        None: parties send parameters. A number: they send differences (1) or gradients
-                (minus the learning rate), and the model moves by so many times the consensus
-    adapters    what LoRA's factors mean, as of `consilience.aggregate`; "auto": found by their
-                names, one alpha for all. None: tensors like others
-    min_good    with fewer good replies than this the global model stays as it is. Not FedAvg's
-                ``min_train_nodes``, lest one party that is asked and sends rubbish stops all
-    trusted_counts  sample counts are verified, and count in full
-    require     what a round must have to change the global model, as of `aggregate`
-    tensors     names or patterns of the tensors to aggregate, or with "!" of those not to, which
-                stay as they are in the global model
-    evidence    likewise, of those by which parties are judged
-
-    ``weighted_by_key=None`` does without sample counts. Metrics of the parties are combined by
-    their weighted median, unless a function of your own is given.
+    Args:
+        method: as of `consilience.aggregate`.
+        memory: what is known of the parties; a new one if not given.
+        checkpoint: a folder. Each round is kept there, and a run started again continues with the
+            next round.
+        record: a file. Each round is added to it, for ``consilience report``.
+        party_key: where a party's id is found in its replies, such as "partition-id", if it is not
+            to be the node id (a simulation draws new node ids in every run).
+        step: None if parties send parameters. A number if they send differences (1) or gradients
+            (minus the learning rate): the model moves by so many times the consensus.
+        adapters: what LoRA's factors mean, as of `consilience.aggregate`. "auto" finds them by
+            their names, with one alpha for all; None takes them for tensors like others.
+        min_good: with fewer good replies than this the global model stays as it is. Not FedAvg's
+            ``min_train_nodes``, or one party that sends rubbish could stop the federation.
+        trusted_counts: sample counts are verified, and count in full.
+        require: what a round must have to change the global model, as of `consilience.aggregate`.
+        tensors: names or patterns of the tensors to aggregate, or with "!" of those not to, which
+            stay as they are in the global model.
+        evidence: likewise, of those by which parties are judged.
     """
 
     def __init__(

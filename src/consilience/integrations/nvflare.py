@@ -48,22 +48,25 @@ log = logging.getLogger("consilience")
 class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has no types
     """The consensus of what the clients of a round sent.
 
-    method       a name, as of `consilience.aggregate`
-    minimum      with fewer usable updates than this the model stays as it is
-    memory       a file: what is known of the clients, kept after each round and read at the start
-    record       a file: each round is added to it, for `consilience report`
-    params_type  what clients send: "FULL" for parameters, "DIFF" for differences; whoever sends
-                 the other is rejected
-    trusted_counts  the numbers of steps are verified, and count in full
-    require      what a round must have to change the model: the fields of `consilience.Require`,
-                 such as {"parties": 3, "suspects": 0.3}
-    tensors      names or patterns of the tensors to aggregate, or with "!" of those not to, which
-                 stay as they are in the global model
-    evidence     likewise, of those by which clients are judged
-    adapters     "lora" or "rslora": clients send LoRA's factors, of any ranks, all with one alpha;
-                 "auto": if the model has such tensors; None: they are tensors like others
-
     A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
+
+    Args:
+        method: a name, as of `consilience.aggregate`.
+        minimum: with fewer usable updates than this the model stays as it is.
+        memory: a file with what is known of the clients, read at the start and kept after each
+            round.
+        record: a file. Each round is added to it, for ``consilience report``.
+        params_type: what clients send: "FULL" for parameters, "DIFF" for differences. Whoever sends
+            the other is rejected.
+        trusted_counts: the numbers of steps are verified, and count in full.
+        require: what a round must have to change the model: the fields of `consilience.Require`,
+            such as ``{"parties": 3, "suspects": 0.3}``.
+        tensors: names or patterns of the tensors to aggregate, or with "!" of those not to, which
+            stay as they are in the global model.
+        evidence: likewise, of those by which clients are judged.
+        adapters: "lora" or "rslora" if clients send LoRA's factors, of any ranks, all with one
+            alpha; "auto" finds out from the model's tensors; None takes them for tensors like
+            others.
     """
 
     def __init__(

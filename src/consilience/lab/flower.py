@@ -25,11 +25,14 @@ except ImportError as missing:
 class AttackMod:
     """Trains as the client does, and sends something else.
 
-    attack       as of `LoneAttack`, and so are `seed` and the settings
-    when         tells by its Context whether a node attacks; None: every node does
-    differences  the clients send differences or gradients, not parameters
-
     Put it first among the mods: then no other mod changes what it sends.
+
+    Args:
+        attack: the name of an attack (docs/flower.md has the list).
+        when: tells by its Context whether a node attacks; None: every node does.
+        differences: the clients send differences or gradients, not parameters.
+        seed: makes what is drawn the same each time.
+        settings: of the attack, such as ``tau=3.0`` for "ipm".
     """
 
     def __init__(

@@ -32,10 +32,13 @@ except ImportError as missing:
 class AttackFilter(DXOFilter):  # type: ignore[misc]  # FLARE has no types
     """Lets the client train, and sends something else: a filter of task results.
 
-    attack    as of `LoneAttack`, and so are `seed` and `settings`
-    clients   the names of those that attack; None: every client that has this filter
-
     (The arguments are plain, as FLARE writes them to JSON.)
+
+    Args:
+        attack: the name of an attack (docs/flower.md has the list).
+        clients: the names of those that attack; None: every client that has this filter.
+        seed: makes what is drawn the same each time.
+        settings: of the attack, such as ``{"tau": 3.0}`` for "ipm".
     """
 
     def __init__(

@@ -54,14 +54,18 @@ _WRITTEN_OUT = re.compile(r"\^?[\w.\-]+")
 class LoRA:
     """What the factors of adapters mean: ΔW = s·B·A, with s = alpha/r, or alpha/√r with rsLoRA.
 
-    alpha          PEFT's ``lora_alpha``; None: s is one
-    rslora         PEFT's ``use_rslora``
-    alpha_pattern  another alpha for some modules, by the end of their names, or from ``^`` on
-    rank           of the consensus: a number; "stack" for the exact sum, of the rank of all parties
-                   together; None: the centre's, or the largest of those who count
-    parties        what the factors of some parties mean, where that is something else
-
     The consensus is meant as the parties' are.
+
+    Args:
+        alpha: PEFT's ``lora_alpha``; None: s is one.
+        rslora: PEFT's ``use_rslora``.
+        alpha_pattern: another alpha for some modules, by the end of their names, or from ``^`` on.
+        rank: of the consensus: a number; "stack" for the exact sum, of the rank of all parties
+            together; None: the centre's, or the largest of those who count.
+        parties: what the factors of some parties mean, where that is something else.
+
+    >>> LoRA(alpha=16, parties={"bob": LoRA(alpha=32)}).rank is None
+    True
     """
 
     alpha: float | None = None

@@ -51,24 +51,34 @@ def aggregate_files(
 ) -> Consensus:
     """Combine models in files into one, trusting each party as far as it deserves.
 
-    Args:
-        parties: ``{party id: path}``, or paths, whose parties are called by the shortest ends of
-            the paths that differ. A path is a .safetensors file, an .npz file that is not
-            compressed, a folder of .safetensors shards with an index, or a PEFT folder: a LoRA
-            adapter.
-        out: where the consensus goes: a .safetensors or .npz file, or a folder. It is replaced as a
-            whole at the end, or not touched. None to learn only who is trusted.
-        method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
-            not aggregated are the centre's, and missing where there is none.
-        center: the path of the previous global model or adapter, where a prior needs one.
-        progress: called now and then with the step, and the bytes done and to do.
-        rank: of the adapter that comes of adapters, as of `LoRA`.
-        into: the path of the model that adapters are for. What comes of them is added to it, and
-            goes to ``out`` as a model.
-        with_config: a folder of which configuration and tokenizer are copied into ``out``.
-
     The consensus's ``value`` is the path of the output. A party whose file cannot be used is
     rejected with a reason, and the round goes on.
+
+    Args:
+        parties: ``{party id: path}``, or paths: a party's id is then the shortest end of its path
+            that no other path has. A path is a .safetensors file, an uncompressed .npz file, a
+            folder of .safetensors shards with an index, or a PEFT folder: a LoRA adapter.
+        out: where the consensus goes: a .safetensors or .npz file, or a folder. It is replaced as a
+            whole at the end, or not touched. None writes nothing: only who is trusted is found out.
+        method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
+            not aggregated are the centre's, and missing where there is none.
+        center: the path of the previous global model or adapter, for methods with a prior.
+        progress: called now and then with the step, the bytes done and the bytes to do.
+        rank: of the adapter that comes of adapters, as of `LoRA`.
+        into: the path of the model that adapters are for. Their consensus is added to it, and
+            goes to ``out`` as a model.
+        with_config: a folder whose configuration and tokenizer are copied into ``out``.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import consilience as cs
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for k, party in enumerate(["ann", "bob", "eve"]):
+    ...     np.savez(folder / f"{party}.npz", weight=np.full(9, 1.0 + 50 * (k == 2)))
+    >>> consensus = cs.aggregate_files(sorted(folder.glob("*.npz")), folder / "merged.npz")
+    >>> consensus.value.name, list(consensus.parties)
+    ('merged.npz', ['ann.npz', 'bob.npz', 'eve.npz'])
     """
     chosen = resolve(method)
     asked = _Asked(_named(parties), out, center, into, rank, with_config, tensors, evidence)
