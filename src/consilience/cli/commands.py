@@ -47,6 +47,9 @@ _Workers = Annotated[int, typer.Option(min=1, help="Processes, each with one thr
 @app.command()
 def demo(
     seed: Annotated[int, typer.Option(help="Which split and which lies to draw.")] = 0,
+    alpha: Annotated[
+        float, typer.Option(min=0.2, help="How alike their data are: Dirichlet, less is less.")
+    ] = 1.0,
     figure: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path(
         "consilience-demo.png"
     ),
@@ -63,7 +66,7 @@ def demo(
     if not page.parent.is_dir() or page.suffix != ".html":
         raise _fail(f"{page}: expected an .html file in a folder that exists")
     try:
-        run(Console(), seed, figure, page)
+        run(Console(), seed, alpha, figure, page)
     except DataUnavailableError as error:
         raise _fail(str(error)) from None
 

@@ -56,7 +56,6 @@ OTHERS = {
     "garbage": "NaN",
 }
 ROUNDS = 25
-ALPHA = 1.0  # of the Dirichlet distribution that the pictures of a digit are dealt out by
 NOISE = 5.0  # of a broken machine, in standard deviations of what it should send
 
 Array = NDArray[Any]
@@ -79,10 +78,10 @@ class Run(NamedTuple):
     last: Consensus
 
 
-def run(console: Console, seed: int, figure: Path, page: Path) -> None:
+def run(console: Console, seed: int, alpha: float, figure: Path, page: Path) -> None:
     """Train by every method, and show what came of it and who was believed."""
     with console.status("MNIST: from the cache, or fetched once"):
-        data = gather(seed)
+        data = gather(seed, alpha)
     logging.getLogger("consilience").setLevel(logging.ERROR)  # the garbage is told below
     runs: dict[str, Run] = {}
     with TemporaryDirectory() as folder:
@@ -101,12 +100,13 @@ def run(console: Console, seed: int, figure: Path, page: Path) -> None:
     console.print("  consilience merge ann.safetensors bob.safetensors ... -o merged.safetensors")
 
 
-def gather(seed: int) -> Data:
-    """Deal the pictures out; the league and the intruder spoil theirs."""
+def gather(seed: int, alpha: float) -> Data:
+    """Deal the pictures out, each digit in shares from a Dirichlet distribution; the league and the
+    intruder spoil theirs."""
     digits, rng = softmax.digits(), np.random.default_rng(seed)
     pictures, labels = softmax.inputs_of(digits.train_images), digits.train_labels
     parties = (*HOSPITALS, *OTHERS)
-    deal = zip(parties, dirichlet(labels, len(parties), ALPHA, rng), strict=True)
+    deal = zip(parties, dirichlet(labels, len(parties), alpha, rng), strict=True)
     shares = {party: (pictures[mine], labels[mine]) for party, mine in deal}
     for party, (mine, theirs) in shares.items():
         if party.startswith("league"):
