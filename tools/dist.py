@@ -68,10 +68,12 @@ def tried(wheel: Path, place: Path) -> str:
     paths = {"base": str(place), "platbase": str(place)}
     python = Path(get_path("scripts", "venv", paths), Path(sys.executable).name)
     packages = Path(get_path("purelib", "venv", paths))
-    (packages / "needs.pth").write_text(get_path("purelib") + "\n")
     install = ["install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
-    _output([sys.executable, "-m", "pip", "--python", str(python), *install, str(wheel)])
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "CONSILIENCE"))}
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    _output([*pip, *install, str(wheel)], env=clean)
+    # After pip, which would take a package that it finds there for installed.
+    (packages / "needs.pth").write_text(get_path("purelib") + "\n")
     where = _output([str(python), "-c", TRIAL], cwd=place, env=clean).strip()
     if not Path(where).is_relative_to(packages):
         raise RuntimeError(f"{where}: not the package that was installed into {packages}")

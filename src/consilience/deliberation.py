@@ -124,6 +124,9 @@ def deliberate(
     round = _Round(engine, dict(seconds or {}), trusted_counts, require or Require())
     if isinstance(method, TrimmedMean):
         return round.reduced(method, random, exact=exact)
+    for asked in ("remembers", "follows"):
+        if not hasattr(method, asked):
+            raise _mistaken(method, f"does not say whether it {asked}", f"{asked} = True or False")
     return round.weighed(method, memory, sample_counts, random, exact=exact)
 
 
@@ -159,7 +162,7 @@ class _Round:
             lasting = None if relay is None else relay.used.evidence(len(block.parties))
             counts = _counts_of(engine.parties, sample_counts)
             given = Given(counts, known, block, lasting, past, self.trusted_counts)
-            beliefs = estimator.infer(evidence if estimator.remembers else now, given)
+            beliefs = _inferred(estimator, evidence if estimator.remembers else now, given)
             weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
             weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
             weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
@@ -374,12 +377,33 @@ def _counts_of(
     return {party: said.get(party, typical) for party in parties}
 
 
+def _inferred(estimator: Estimator, evidence: Evidence, given: Given) -> Beliefs:
+    """Return the beliefs of a method, which may be a caller's own: their shapes are checked."""
+    beliefs = estimator.infer(evidence, given)
+    if not isinstance(beliefs, Beliefs):
+        raise _mistaken(estimator, f"returned {type(beliefs).__name__}", "Beliefs")
+    sizes = [np.shape(weights) for weights in beliefs.weights]
+    expected = [(len(block.parties),) for block in beliefs.evidence.blocks]
+    if sizes != expected:
+        raise _mistaken(estimator, f"returned weights of shapes {sizes}", f"{expected}")
+    if np.shape(beliefs.noise) != (len(beliefs.parties),):
+        found = f"returned noise of shape {np.shape(beliefs.noise)}"
+        raise _mistaken(estimator, found, f"{(len(beliefs.parties),)}")
+    weights = tuple(np.asarray(each, np.float64) for each in beliefs.weights)
+    return replace(beliefs, weights=weights, noise=np.asarray(beliefs.noise, np.float64))
+
+
+def _mistaken(estimator: object, found: str, expected: str) -> ConsilienceError:
+    return ConsilienceError(
+        f"{shown(repr(estimator))} {found}: expected {expected}; mend the estimator, or choose "
+        "another method"
+    )
+
+
 def _weights_of(parties: tuple[str, ...], beliefs: Beliefs, estimator: Estimator) -> Vector:
     weights = beliefs.weights_of(parties)
     if not np.isfinite(weights).all():
         party = parties[int(np.argmin(np.isfinite(weights)))]
-        raise ConsilienceError(
-            f"{shown(repr(estimator))} gave party {shown(party)} a weight that is not finite: "
-            "expected numbers; mend the estimator, or choose another method"
-        )
+        found = f"gave party {shown(party)} a weight that is not finite"
+        raise _mistaken(estimator, found, "numbers")
     return weights

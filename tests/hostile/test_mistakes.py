@@ -138,6 +138,38 @@ def test_an_estimator_of_ones_own_that_fails(X, value):
     assert memory.rounds == 0
 
 
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda e: None, "returned NoneType: expected Beliefs"),
+        (lambda e: Beliefs(e, (np.ones(4),), np.ones(5)), r"weights of shapes \[\(4,\)\]"),
+        (lambda e: Beliefs(e, (), np.ones(5)), r"weights of shapes \[\]: expected \[\(5,\)\]"),
+        (
+            lambda e: Beliefs(e, (np.ones(5),), np.ones(4)),
+            r"noise of shape \(4,\): expected \(5,\)",
+        ),
+    ],
+)
+def test_an_estimator_of_ones_own_that_returns_something_else(X, made, reason):
+    class Mine(cs.Mean):
+        def infer(self, evidence, *given):
+            return made(evidence)
+
+    with pytest.raises(cs.ConsilienceError, match=reason):
+        cs.aggregate(X, Mine())
+
+
+def test_an_estimator_of_ones_own_says_whether_it_remembers_and_may_return_lists(X):
+    class Mine:
+        def infer(self, evidence, given=None):
+            return Beliefs(evidence, ([0.2] * 5,), [1] * 5)
+
+    with pytest.raises(cs.ConsilienceError, match="does not say whether it remembers"):
+        cs.aggregate(X, Mine())
+    Mine.remembers = Mine.follows = False
+    assert cs.aggregate(X, Mine()).weights["3"] == 0.2
+
+
 class Nobody(cs.Mean):
     """An estimator that believes nobody."""
 
