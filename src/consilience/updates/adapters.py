@@ -163,11 +163,18 @@ class Product:
         """Return the number of rows."""
         return self.left.shape[0]
 
-    def factors(self) -> tuple[Array, Array]:
-        """Return B (out, r) and A (r, in), as floats."""
-        left = self.left.floats(0, self.left.size).reshape(self.height, self.rank)
-        right = self.right.floats(0, self.right.size).reshape(self.rank, self.width)
-        return left, right
+    @property
+    def numbers(self) -> int:
+        """Return how many numbers the factors have."""
+        return self.left.size + self.right.size
+
+    def factors(self, room: Array | None = None) -> tuple[Array, Array]:
+        """Return B (out, r) and A (r, in), as floats; those of files in the room, if that is what
+        they are."""
+        cut = self.left.size
+        left = _read(self.left, None if room is None else room[:cut])
+        right = _read(self.right, None if room is None else room[cut:])
+        return left.reshape(self.height, self.rank), right.reshape(self.rank, self.width)
 
     def faulty(self) -> tuple[int, float] | None:
         """Return the first number of the factors that cannot be used, and its place there."""
@@ -180,6 +187,14 @@ class Product:
         rows, columns = np.divmod(span, self.width)
         found: Array = self.scale * np.einsum("nr,rn->n", left[rows], right[:, columns])
         return found
+
+
+def _read(factor: Tensor, room: Array | None) -> Array:
+    storage = factor.storage
+    if room is None or not hasattr(storage, "read_into") or storage.dtype != room.dtype:
+        return factor.floats(0, factor.size)
+    storage.read_into(0, room)
+    return room
 
 
 class Bias(NamedTuple):
