@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +33,8 @@ PREFIX = "base_model.model."  # what PEFT puts before the names of the model's m
 # x.lora_A.weight, x.lora_embedding_A, x.lora_B.bias; or with a name, x.lora_A.default.weight.
 _FACTOR = re.compile(
     r"(?P<module>.+)\.lora_(?:embedding_)?(?P<side>[AB])"
-    r"(?P<adapter>\.(?!weight$|bias$)[^.]+)?(?P<kind>\.weight|\.bias)?"
+    r"(?P<adapter>\.(?!weight$|bias$)[^.]+)?(?P<kind>\.weight|\.bias)?",
+    re.DOTALL,
 )
 # Methods that are no sum of products, by what PEFT calls their tensors.
 _OTHERS = {
@@ -74,7 +76,7 @@ class LoRA:
         alphas = (self.alpha, *self.alpha_pattern.values())
         for alpha in (a for a in alphas if a is not None):
             number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-            if not number or not 0 < abs(alpha) < math.inf:
+            if not number or not 0 < abs(alpha) <= sys.float_info.max:  # of integers, too
                 raise ConsilienceError(f"alpha is a number, found {shown(repr(alpha))}")
         whole = isinstance(self.rank, int) and not isinstance(self.rank, bool) and self.rank > 0
         if not (whole or self.rank in (None, STACK)):
