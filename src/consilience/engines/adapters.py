@@ -36,7 +36,7 @@ from consilience.passes.factors import (
     padded,
     whole,
 )
-from consilience.passes.observe import by_tensor, observe, screened
+from consilience.passes.observe import TOLD, by_tensor, observe, screened
 from consilience.passes.parallel import in_order
 from consilience.updates.adapters import STACK, Bias, LoRA, Product, factored
 from consilience.updates.tensors import LARGEST, LARGEST_OF, Storage, Tensor, to_bfloat16
@@ -59,8 +59,9 @@ class Adapters(InProcess):
         self.lora = lora
         self.modules = tuple(p for p in self.updates.floats if _is_product(self._leaf(0, p)))
         self._gram: Matrix = np.zeros((0, 0))  # inner products, the centre's last: (J+1, J+1)
-        self._inner: dict[Path, Matrix] = {}  # the same of single modules, and
-        self._grams: dict[Path, Grams] = {}  # what they were made of, unless it is too much to keep
+        # The same of single modules, and what they were made of, unless it is too much to keep.
+        self._inner: dict[Path, Matrix] = {}
+        self._grams: dict[Path, Grams] = {}
         self._ranks: Mapping[Path, int] = {}  # of the value's modules
         self._viewed = updates, (factored(updates), _without_products(updates))
         self._rooms = _Rooms()
@@ -227,6 +228,14 @@ class Adapters(InProcess):
     def _everybody(self) -> range:
         return range(len(self.parties))
 
+    @property
+    def _points(self) -> range:
+        """The parties, and the centre if there is one."""
+        return range(len(self.parties) + (self.updates.center is not None))
+
+    def _ranks_of(self, path: Path) -> list[int]:
+        return [self._product(j, path).rank for j in self._points]
+
     def _scale(self, path: Path) -> float:
         return self.lora.scale(self.model(path).module, self._ranks[path])
 
@@ -244,13 +253,11 @@ class Adapters(InProcess):
     def _measured(self) -> tuple[Matrix, Vector]:
         """Return the inner products of the updates that the factors make, the centre's last, and
         how large each could be by the lengths of its factors."""
-        count = len(self.parties)
-        points = count + (self.updates.center is not None)
-        ranks = {
-            path: [self._product(j, path).rank for j in range(points)] for path in self.modules
-        }
+        count, points = len(self.parties), len(self._points)
+        ranks = {path: self._ranks_of(path) for path in self.modules}
         squares = sum(sum(of) ** 2 for of in ranks.values())
         keep = 2 * squares <= _KEPT and self.lora.rank != STACK
+        told = len(ranks) * count**2 <= TOLD
 
         def measure(path: Path) -> tuple[Matrix, Vector]:
             found = inner_products(
@@ -258,7 +265,8 @@ class Adapters(InProcess):
             )
             if keep and found.grams is not None:
                 self._grams[path] = found.grams
-            self._inner[path] = found.products
+            if told:
+                self._inner[path] = found.products
             self.done("evidence", path)
             return found.products, found.reach
 
@@ -290,9 +298,8 @@ class Adapters(InProcess):
         """Return the products of stacked factors, as the evidence had them, or anew."""
         if path not in self._grams:
             return grams_of(stack)
-        everybody = range(len(self._inner[path]))
-        ranks = [self._product(j, path).rank for j in everybody]
-        return self._grams[path].of(np.flatnonzero(np.repeat(np.isin(everybody, points), ranks)))
+        chosen = np.repeat(np.isin(self._points, points), self._ranks_of(path))
+        return self._grams[path].of(np.flatnonzero(chosen))
 
     def _unusable(self, reach: Vector) -> dict[str, str]:
         """Return the parties whose factors cannot be used, with reasons."""

@@ -27,7 +27,7 @@ _FIRST = 128  # coordinates, in which a reference is looked for
 _LOST = 1e-3
 _MANY = 1 << 16  # numbers here and there: so many are worth a thread
 # Of single tensors: distances in all, up to which they are told, and coordinates of each.
-_TOLD = 1 << 18
+TOLD = 1 << 18
 _SPAN = 512
 
 
@@ -107,7 +107,7 @@ def by_tensor(
     known = known or {}
     paths = [p for p in updates.floats if updates.judges(p) and updates.leaves[0][p].size]
     parties, gram_of = len(updates.parties), (updates.loops or loops.current).gram
-    if not 1 < len(paths) <= _TOLD // parties**2:
+    if not 1 < len(paths) <= TOLD // parties**2:
         return None
     sizes = np.array([updates.leaves[0][path].size for path in paths])
     counts = np.where([path in known for path in paths], sizes, np.minimum(sizes, _SPAN))
