@@ -5,22 +5,26 @@
 Rank 16, on q, k, v and o of 32 layers of width 4096. Five good ones, made of one truth and noise of
 their own; one of noise, one with its sign flipped, one fifty times too long. Each is in a gauge of
 its own. Who is named, how far is the merged update from the mean of the good five, how long does
-the merge take in units of reading the files once, and how much memory? Timed alternately, best of
-several, page cache warm; the command's own start, timed with adapters of one narrow layer, is given
-apart.
+the merge take in units of reading the files once, and how much memory? Timed alternately, best and
+median of several, page cache warm; the command's own start, timed with adapters of one narrow
+layer, is given apart, and taken off. Processor time is that of all threads: it says more than the
+clock where others use the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -28,6 +32,8 @@ from safetensors.numpy import load_file, save_file
 import consilience as cs
 from benchmarks.files import read
 from benchmarks.timing import keep
+
+T = TypeVar("T")
 
 RANK, TRUE = 16, 8  # of an adapter, and of what the good ones have in common
 NAMES = ("good0", "good1", "good2", "good3", "good4", "noise", "flipped", "loud")
@@ -68,13 +74,32 @@ def write(folder: Path, layers: int, width: int) -> list[Path]:
     return [folder / name for name in NAMES]
 
 
-def merge(paths: list[Path], out: Path, *more: str) -> tuple[float, dict[str, Any]]:
-    """Run the command; return the seconds and what it said."""
+class Spent(NamedTuple):
+    """Seconds by the clock, and of the processor."""
+
+    clock: float
+    processor: float
+
+
+def timed(task: Callable[[], T]) -> tuple[Spent, T]:
+    """Run something, or have it run by another process; return what it took, and what it gave."""
+    before, started = processor_time(), perf_counter()
+    found = task()
+    return Spent(perf_counter() - started, processor_time() - before), found
+
+
+def processor_time() -> float:
+    """Return what this process and those that it ran have used so far."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return process_time() + children.ru_utime + children.ru_stime
+
+
+def merge(paths: list[Path], out: Path, *more: str) -> tuple[Spent, dict[str, Any]]:
+    """Run the command; return what it took and what it said."""
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "consilience_command", "merge", *paths, "-o", out, "--json"]
-    started = perf_counter()
-    found = subprocess.run([*command, *more], capture_output=True)
-    return perf_counter() - started, json.loads(found.stdout)
+    spent, found = timed(lambda: subprocess.run([*command, *more], capture_output=True))
+    return spent, json.loads(found.stdout)
 
 
 def megabytes(paths: list[Path], out: Path, *rank: str) -> int:
@@ -135,6 +160,21 @@ def gauges(folder: Path) -> dict[str, float]:
     return {"ours": apart(ours, mine), "averaging_a_and_b": apart(naive, mine)}
 
 
+def summary(times: list[Spent]) -> dict[str, float]:
+    """Return the best and the median of some times."""
+    return {
+        f"{what}_{name}": round(of(found), 3)
+        for what, found in zip(Spent._fields, zip(*times, strict=True), strict=True)
+        for name, of in (("best", min), ("median", median))
+    }
+
+
+def in_readings(times: dict[str, list[Spent]], way: str) -> dict[str, float]:
+    """Return what a way of merging takes in units of reading the files, its start taken off."""
+    taken, start, unit = (summary(times[name]) for name in (way, "starting", "reading"))
+    return {what: round((taken[what] - start[what]) / unit[what], 1) for what in taken}
+
+
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -152,27 +192,26 @@ def main() -> None:
         turned.mkdir()
         paths, tiny = write(large, asked.layers, 4096), write(small, 1, 64)
         files = [path / "adapter_model.safetensors" for path in paths]
-        times = dict.fromkeys(["reading", "starting", *ways], float("inf"))
+        times: dict[str, list[Spent]] = {name: [] for name in ("reading", "starting", *ways)}
         told: dict[str, Any] = {}
         for _ in range(asked.repeats):
-            times["reading"] = min(times["reading"], read(files))
-            times["starting"] = min(times["starting"], merge(tiny, out)[0])
+            times["reading"].append(timed(lambda: read(files))[0])
+            times["starting"].append(merge(tiny, out)[0])
             for way, options in ways.items():
-                seconds, said = merge(paths, out, *options)
-                times[way] = min(times[way], seconds)
+                spent, said = merge(paths, out, *options)
+                times[way].append(spent)
                 told[way] = {"off": float(f"{off(out, paths):.2g}"), "cut": said["cut"]}
         reasons = {p: of["reason"] for p, of in said["parties"].items() if of["reason"]}
         weights = {p: round(of["weight"], 4) for p, of in said["parties"].items()}
         for way, rank in ("rank_16", ""), ("exact_stack", "stack"):
             told[way]["megabytes"] = megabytes(paths, out, rank)
-            spent = times[way] - times["starting"]
-            told[way]["in_readings"] = round(spent / times["reading"], 1)
+            told[way]["in_readings"] = in_readings(times, way)
         in_other_gauges = gauges(turned)
     record = {
         "same_in_other_gauges": in_other_gauges,
         "layers": asked.layers,
         "megabytes_each": round(sum(2 * 4 * RANK * 4096 * 4 for _ in range(asked.layers)) / 2**20),
-        "seconds": {name: round(seconds, 2) for name, seconds in times.items()},
+        "seconds": {name: summary(found) for name, found in times.items()},
         **told,
         "named": reasons,
         "weights": weights,

@@ -305,6 +305,25 @@ def test_a_rank_is_a_rank(rank):
         cs.LoRA(rank=rank)
 
 
+@pytest.mark.parametrize("method", ["pairwise", "krum"])  # all parties count, and one alone
+def test_what_is_kept_of_the_evidence_does_not_show(method, monkeypatch):
+    sent = {f"p{j}": party(j, rank) for j, rank in enumerate([4, 8, 2, 8, 16, 3])}
+    lora = cs.LoRA(ALPHA, rank=2)
+    with_it = cs.aggregate(sent, method, adapters=lora)
+    monkeypatch.setattr("consilience.engines.adapters._KEPT", 0)
+    without = cs.aggregate(sent, method, adapters=lora)
+    values = [flat(formed(c.value, ALPHA)) for c in (with_it, without)]
+    assert off(*values) < 1e-6
+    assert with_it.diagnostics["cut"] == pytest.approx(without.diagnostics["cut"], rel=1e-9)
+
+
+def test_it_is_told_in_which_module_a_party_stands_out():
+    sent = {f"p{j}": {**party(j), "base_model.model.head": np.ones(9)} for j in range(6)}
+    sent["p5"][name("layers.1.up", "B.weight")] *= -3
+    found = cs.aggregate(sent, adapters=cs.LoRA(ALPHA))
+    assert "× in base_model.model.layers.1.up," in found.reasons["p5"]
+
+
 def test_inner_products_do_not_depend_on_how_parties_are_grouped(monkeypatch):
     sent = {f"p{j}": party(j, rank) for j, rank in enumerate([4, 8, 2, 8, 16, 3])}
     whole = cs.aggregate(sent, "mean", adapters=cs.LoRA(ALPHA))

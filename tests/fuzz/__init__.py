@@ -13,6 +13,7 @@ KINDS = {
     "updates": "fuzz.updates",
     "safetensors": "fuzz.safetensors_files",
     "npz": "fuzz.npz_files",
+    "adapters": "fuzz.adapters",
     "memory": "fuzz.memories",
     "record": "fuzz.records",
     "checkpoint": "fuzz.checkpoints",
@@ -22,5 +23,5 @@ KINDS = {
 TURNS = (
     *("updates", "safetensors", "npz"),
     *("updates", "memory", "flower", "record"),
-    *("updates", "csv", "checkpoint"),
+    *("updates", "csv", "checkpoint", "adapters"),
 )

@@ -79,6 +79,9 @@ def break_config(kind: str) -> None:
             "deep": '{"a":' * 100_000,
             "huge": json.dumps({"a": "x" * (1 << 24)}),
             "nan": '{"peft_type": "LORA", "r": 8, "lora_alpha": NaN}',
+            "vast": '{"peft_type": "LORA", "r": 8, "lora_alpha": 1' + 400 * "0" + "}",
+            "null": '{"peft_type": "LORA", "r": 8, "lora_alpha": null}',
+            "nulls": '{"peft_type": "LORA", "r": 8, "alpha_pattern": {"up": null}}',
             "zero": '{"peft_type": "LORA", "r": 8, "lora_alpha": 0}',
             "text": '{"peft_type": "LORA", "r": "8", "lora_alpha": 16}',
             "type": '{"peft_type": {"a": "\\u001b[2J"}}',
@@ -90,7 +93,7 @@ def break_config(kind: str) -> None:
 KINDS = ["pipe", "folder", "dangling", "rubbish", "list", "twice", "deep", "huge", "nan", "zero"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "text", "type", "begun"])
+@pytest.mark.parametrize("kind", [*KINDS, "vast", "null", "nulls", "text", "type", "begun"])
 def test_a_broken_configuration_costs_its_party_alone(kind: str):
     save("odd", party(9))
     break_config(kind)
@@ -99,6 +102,22 @@ def test_a_broken_configuration_costs_its_party_alone(kind: str):
     assert CONFIG in found.rejected["odd"]
     assert found.rejected["odd"].isprintable()
     assert off(merged(), expected()) < 0.05
+
+
+def test_a_base_that_says_too_much_is_an_error_that_names_it():
+    save("odd", party(9))
+    break_config("vast")
+    with pytest.raises(cs.ConsilienceError, match=r"odd/adapter_config\.json: alpha is a number"):
+        cs.aggregate_files(folders(), "out", center="odd")
+    assert not Path("out").exists()
+
+
+def test_a_name_of_two_lines_is_the_name_of_a_factor():
+    tensors = party(9)
+    tensors[name("a\nparty p1 rejected: b", "A.weight")] = tensors[name("layers.1.up", "A.weight")]
+    save("odd", tensors)
+    found = cs.aggregate_files(folders("odd"), "out")
+    assert found.rejected == {"odd": "'a\\nparty p1 rejected: b' has lora_A and no lora_B"}
 
 
 @pytest.mark.parametrize("kind", ["missing", "cut", "nan", "link"])

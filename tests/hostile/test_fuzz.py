@@ -36,6 +36,7 @@ def test_two_hundred_cases_of_hostile_input():
         "updates",
         "safetensors",
         "npz",
+        "adapters",
         "memory",
         "record",
         "checkpoint",

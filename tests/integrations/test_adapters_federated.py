@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from nvflare.app_common.abstract.fl_model import FLModel
 
 import consilience as cs
@@ -86,8 +86,77 @@ def test_flower_takes_adapters_of_any_ranks(monkeypatch: pytest.MonkeyPatch):
     assert off(flat(formed({n: a.numpy() for n, a in arrays.items()}, ALPHA)), MEAN) < 0.02
 
 
+def rank_of(arrays: Any) -> int:
+    ranks = {a.numpy().shape[0] for name, a in arrays.items() if "lora_A" in name}
+    assert len(ranks) == 1
+    return ranks.pop()
+
+
+def test_flower_sends_the_adapter_at_the_ranks_of_each_party(monkeypatch: pytest.MonkeyPatch):
+    in_a_run(monkeypatch.setattr)
+    ranks = {11: 8, 12: 4, 13: 2, 14: 12, 15: 4}
+    got: dict[int, list[Any]] = {node: [] for node in ranks}
+    tried: dict[int, list[int]] = {node: [] for node in ranks}
+
+    def of(node: int) -> Party:
+        def answer(message: Any) -> RecordDict:
+            if message.metadata.message_type == "evaluate":
+                tried[node].append(rank_of(message.content["arrays"]))
+                return RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 1.0})})
+            got[node].append(message.content["arrays"])
+            assert message.content["config"]["server-round"] == len(got[node])
+            return content(party(node + 100 * len(got[node]), ranks[node]))
+
+        return Party(answer)
+
+    broken = Party(lambda m: content({name: np.ones((2, 2)) for name in GLOBAL}))
+    start = ArrayRecord({name: Array(values) for name, values in GLOBAL.items()})
+    # All mean their factors by one alpha, but for 15.
+    lora = cs.LoRA(ALPHA, parties={"15": cs.LoRA(3 * ALPHA)})
+    chosen = strategy(adapters=lora, own_ranks=True, fraction_evaluate=1.0)
+    grid = LocalGrid({**{node: of(node) for node in ranks}, 16: broken})
+    final = chosen.start(grid, start, num_rounds=2).arrays
+    assert set(chosen.rounds.rejections) == {"16"}
+    assert rank_of(final) == 8
+    assert {node: rank_of(arrays[0]) for node, arrays in got.items()} == dict.fromkeys(ranks, 8)
+    assert {node: rank_of(arrays[1]) for node, arrays in got.items()} == ranks
+    assert tried == {node: [rank, rank] for node, rank in ranks.items()}
+    sent = {node: {n: a.numpy() for n, a in arrays[1].items()} for node, arrays in got.items()}
+    everything = formed(sent[11], ALPHA)
+    assert off(flat(formed(sent[14], ALPHA)), flat(everything)) < 1e-6
+    for node, alpha in ((12, ALPHA), (13, ALPHA), (15, 3 * ALPHA)):
+        rank, found = ranks[node], formed(sent[node], alpha)
+        for module, full in everything.items():
+            u, values, v = np.linalg.svd(full)
+            assert off(found[module], (u[:, :rank] * values[:rank]) @ v[:rank]) < 1e-5
+
+
 SMALL = {"rounds": 2, "parties": 6, "honest": 4, "local-steps": 10, "base-steps": 60}
 SMALL |= {"ranks": "8,4,8,4,8,8", "strategy": "consilience", "method": "pairwise", "record": ""}
+
+
+class Late(LocalGrid):
+    """Of its nodes one is there a moment later than the others."""
+
+    asked = 0
+
+    def get_node_ids(self) -> list[int]:
+        self.asked += 1
+        return list(self.parties)[self.asked == 1 :]
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["consilience", "fedavg"])
+def test_the_example_asks_a_party_that_comes_a_moment_late(kind, monkeypatch):
+    in_a_run(monkeypatch.setattr)
+    monkeypatch.syspath_prepend(EXAMPLE)
+    from adapters_under_attack import server_app
+
+    grid = Late({11 + j: Party(lambda message: None) for j in range(6)})
+    chosen = server_app.strategy({**SMALL, "strategy": kind})
+    asked = chosen.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    assert {message.metadata.dst_node_id for message in asked} == set(grid.parties)
 
 
 @pytest.mark.integration

@@ -42,7 +42,14 @@ def run(grid: Grid, config: Any) -> list[float]:
 
 def strategy(config: Any) -> FedAvg:
     """The strategy that the run's configuration names."""
-    common = {"fraction_evaluate": 0.0, "min_available_nodes": int(config["parties"])}
+    # FedAvg counts the nodes it will ask before it waits for the rest: without min_train_nodes a
+    # party that connects a moment late would be missing in the first round.
+    everybody = int(config["parties"])
+    common = {
+        "fraction_evaluate": 0.0,
+        "min_train_nodes": everybody,
+        "min_available_nodes": everybody,
+    }
     if config["strategy"] == "fedavg":
         return FedAvg(**common)
     return ConsilienceStrategy(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median_low
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,21 @@ from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.coordinatewise import TrimmedMean
-from consilience.evidence import FARTHEST, Block, Evidence
+from consilience.evidence import FARTHEST, Block, Evidence, Layers
 from consilience.passes.blas import one_thread
 from consilience.passes.combine import combine
 from consilience.passes.corroborate import Witnesses, witnesses_of
-from consilience.passes.factors import Factors, cut, inner_products, padded
-from consilience.passes.observe import observe, screened
+from consilience.passes.factors import (
+    Factors,
+    Grams,
+    Stack,
+    cut,
+    grams_of,
+    inner_products,
+    padded,
+    whole,
+)
+from consilience.passes.observe import TOLD, by_tensor, observe, screened
 from consilience.passes.parallel import in_order
 from consilience.updates.adapters import STACK, Bias, LoRA, Product, factored
 from consilience.updates.tensors import LARGEST, LARGEST_OF, Storage, Tensor, to_bfloat16
@@ -36,6 +46,7 @@ from consilience.updates.usable import Updates, log_rejected
 # Factors that are so many times as large as what they make cancel each other, and what is left is
 # rounding. Those of an honest adapter are about √r times as large.
 _CANCELLED = 1e5
+_KEPT = 1 << 23  # numbers that are kept of the evidence, for the sum
 
 
 class Adapters(InProcess):
@@ -48,8 +59,12 @@ class Adapters(InProcess):
         self.lora = lora
         self.modules = tuple(p for p in self.updates.floats if _is_product(self._leaf(0, p)))
         self._gram: Matrix = np.zeros((0, 0))  # inner products, the centre's last: (J+1, J+1)
+        # The same of single modules, and what they were made of, unless it is too much to keep.
+        self._inner: dict[Path, Matrix] = {}
+        self._grams: dict[Path, Grams] = {}
         self._ranks: Mapping[Path, int] = {}  # of the value's modules
         self._viewed = updates, (factored(updates), _without_products(updates))
+        self._rooms = _Rooms()
         self.cut = 0.0  # the share of the consensus's squared length that its rank cut off
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
@@ -69,6 +84,12 @@ class Adapters(InProcess):
             distances, seen = distances + block.distances * plain.size, seen + block.count
         return Evidence((Block(self.parties, distances / self.size, min(seen, self.size)),))
 
+    def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
+        """Return the distances tensor by tensor: exact for the factors."""
+        count = len(self.parties)
+        known = {path: _distances(gram[:count, :count]) for path, gram in self._inner.items()}
+        return by_tensor(self.updates, reference, random, known)
+
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
@@ -79,14 +100,14 @@ class Adapters(InProcess):
         self.begin(ranks)
 
         def form(path: Path) -> float:
-            stack, rank = self._stacked(path, chosen, weights), ranks[path]
-            if stack.right.shape[0] > rank:
-                stack, lost = cut(stack, rank)
+            stack, rank, lost = self._stack(path, chosen, weights), ranks[path], 0.0
+            if len(stack.by) > rank:
+                factors, lost = cut(stack, rank, self._grams_of(path, chosen, stack))
             else:
-                stack, lost = padded(stack, rank, stack.right), 0.0
-            self.keep(path, stack)  # here, lest finished ones pile up
+                factors = padded(whole(stack), rank, stack)
+            self.keep(path, factors)  # here, lest finished ones pile up
             self.done("combination", path)
-            return lost
+            return lost * self._scale(path) ** 2
 
         with one_thread():
             lost = sum(in_order(form, self.modules))
@@ -125,10 +146,9 @@ class Adapters(InProcess):
 
     def written(self, path: Path, factors: Factors) -> list[tuple[Path, Tensor, Array]]:
         """Return where the factors of a module go, what they are like, and what is written."""
-        model = self.model(path)
         outlines = self.outlines(path)
-        values = factors.left / self._scale(path), factors.right
-        return [(at, outlines[at], v) for at, v in zip(model.paths, values, strict=True)]
+        paths = self.model(path).paths
+        return [(at, outlines[at], values) for at, values in zip(paths, factors, strict=True)]
 
     def outlines(self, path: Path) -> Leaves:
         """Return what the factors of a module of the value are like."""
@@ -202,11 +222,19 @@ class Adapters(InProcess):
         """How many numbers the factors of a typical party have: so many are free, though the update
         that they make has more coordinates."""
         products = [[self._product(j, path) for path in self.modules] for j in self._everybody]
-        return float(median_low([sum(p.left.size + p.right.size for p in of) for of in products]))
+        return float(median_low([sum(p.numbers for p in of) for of in products]))
 
     @property
     def _everybody(self) -> range:
         return range(len(self.parties))
+
+    @property
+    def _points(self) -> range:
+        """The parties, and the centre if there is one."""
+        return range(len(self.parties) + (self.updates.center is not None))
+
+    def _ranks_of(self, path: Path) -> list[int]:
+        return [self._product(j, path).rank for j in self._points]
 
     def _scale(self, path: Path) -> float:
         return self.lora.scale(self.model(path).module, self._ranks[path])
@@ -225,14 +253,24 @@ class Adapters(InProcess):
     def _measured(self) -> tuple[Matrix, Vector]:
         """Return the inner products of the updates that the factors make, the centre's last, and
         how large each could be by the lengths of its factors."""
-        count = len(self.parties)
-        points = count + (self.updates.center is not None)
+        count, points = len(self.parties), len(self._points)
+        ranks = {path: self._ranks_of(path) for path in self.modules}
+        squares = sum(sum(of) ** 2 for of in ranks.values())
+        keep = 2 * squares <= _KEPT and self.lora.rank != STACK
+        told = len(ranks) * count**2 <= TOLD
 
         def measure(path: Path) -> tuple[Matrix, Vector]:
-            ranks = [self._product(j, path).rank for j in range(points)]
+            found = inner_products(
+                ranks[path], lambda some, room: self._stack(path, some, room=room)
+            )
+            if keep and found.grams is not None:
+                self._grams[path] = found.grams
+            if told:
+                self._inner[path] = found.products
             self.done("evidence", path)
-            return inner_products(ranks, lambda some: self._stacked(path, some))
+            return found.products, found.reach
 
+        self._grams, self._inner = {}, {}
         gram, reach = np.zeros((count + 1, count + 1)), np.zeros(count + 1)
         with one_thread():
             for mine, lengths in in_order(measure, self.modules):
@@ -240,20 +278,28 @@ class Adapters(InProcess):
                 reach[:points] += lengths
         return gram, reach
 
-    def _stacked(self, path: Path, points: Sequence[int], weights: Vector | None = None) -> Factors:
-        """Return the factors of some points side by side, times their scales and weights."""
+    def _stack(
+        self, path: Path, points: Sequence[int], weights: Vector | None = None, room: int = 0
+    ) -> Stack:
+        """Return the factors of some points, and what multiplies them: their scales; or, with
+        weights, what they are in the value. They may be gone when the room is used again."""
         products = [self._product(j, path) for j in points]
-        total = sum(product.rank for product in products)
-        left, right = (np.empty((products[0].height, total)), np.empty((total, products[0].width)))
-        by = np.empty(total)
-        at = 0
-        for j, product in zip(points, products, strict=True):
-            end = at + product.rank
-            left[:, at:end], right[at:end] = product.factors()
-            by[at:end] = product.scale * (1.0 if weights is None else float(weights[j]))
-            at = end
-        left *= by  # in one go: with a cast in each, it takes four times as long
-        return Factors(left, right)
+        scales = np.array([product.scale for product in products])
+        if weights is not None:
+            scales *= weights[list(points)] / self._scale(path)
+        free, factors = self._rooms.take(room, sum(p.numbers for p in products)), []
+        for product in products:
+            factors.append(product.factors(free[: product.numbers]))
+            free = free[product.numbers :]
+        by = np.repeat(scales, [product.rank for product in products])
+        return Stack([left.T for left, _ in factors], [right for _, right in factors], by)
+
+    def _grams_of(self, path: Path, points: Sequence[int], stack: Stack) -> Grams:
+        """Return the products of stacked factors, as the evidence had them, or anew."""
+        if path not in self._grams:
+            return grams_of(stack)
+        chosen = np.repeat(np.isin(self._points, points), self._ranks_of(path))
+        return self._grams[path].of(np.flatnonzero(chosen))
 
     def _unusable(self, reach: Vector) -> dict[str, str]:
         """Return the parties whose factors cannot be used, with reasons."""
@@ -298,12 +344,26 @@ class Adapters(InProcess):
         return min(most, max(self._product(int(j), path).rank for j in heavy))
 
 
+class _Rooms(local):
+    """Memory that a thread uses again: the system would clear any other first, which takes as long
+    as reading into it."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[int, Array] = {}
+
+    def take(self, room: int, size: int) -> Array:
+        """Return a room of this size, as it was left."""
+        if room not in self._rooms or len(self._rooms[room]) < size:
+            self._rooms[room] = np.empty(size, np.float32)
+        return self._rooms[room][:size]
+
+
 def stored(values: Array, dtype: str) -> Array:
     """Return numbers in a dtype, flat, those beyond its range at its end."""
     flat = values.reshape(-1)
     if dtype in LARGEST_OF:
         flat = flat.clip(-LARGEST_OF[dtype], LARGEST_OF[dtype])
-    return to_bfloat16(flat) if dtype == "bfloat16" else flat.astype(dtype)
+    return to_bfloat16(flat) if dtype == "bfloat16" else flat.astype(dtype, copy=False)
 
 
 def _without_products(updates: Updates) -> Updates:

@@ -22,15 +22,16 @@ from consilience.errors import UpdateError
 from consilience.estimators.average import Mean
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.metrics import sample_counts, typical_metrics
+from consilience.integrations.ranks import Ranks
 from consilience.integrations.rounds import ClosedRound, Rounds
 from consilience.memory import Memory
 from consilience.require import Require
-from consilience.text import shown
+from consilience.text import shown, told
 from consilience.updates.adapters import LoRA
 from consilience.updates.names import Patterns
 
 try:
-    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import FedAvg, Result
     from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -68,6 +69,8 @@ class ConsilienceStrategy(FedAvg):
             (minus the learning rate): the model moves by so many times the consensus.
         adapters: what LoRA's factors mean, as of `consilience.aggregate`. "auto" finds them by
             their names, with one alpha for all; None takes them for tensors like others.
+        own_ranks: the global adapter goes to each party at the ranks of the adapter that it sent
+            last, not at its own; to newcomers at its own.
         min_good: with fewer good replies than this the global model stays as it is. Not FedAvg's
             ``min_train_nodes``, or one party that sends rubbish could stop the federation.
         trusted_counts: sample counts are verified, and count in full.
@@ -87,6 +90,7 @@ class ConsilienceStrategy(FedAvg):
         party_key: str | None = None,
         step: float | None = None,
         adapters: LoRA | str | None = "auto",
+        own_ranks: bool = False,
         min_good: int | None = None,
         trusted_counts: bool = False,
         require: Require | None = None,
@@ -111,6 +115,7 @@ class ConsilienceStrategy(FedAvg):
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
+        self._ranks = Ranks() if own_ranks else None
         self._sent: ArrayRecord | None = None
         self._at_the_wheel = False  # whether this strategy runs its rounds itself
 
@@ -196,9 +201,34 @@ class ConsilienceStrategy(FedAvg):
         if not self._at_the_wheel:
             self._warn_of_wrappers()
         asked = list(super().configure_train(server_round, arrays, config, grid))
+        asked = self._at_own_ranks(asked, arrays)
         self._nodes.ask(asked)
         self._sent = arrays
         return asked
+
+    def _at_own_ranks(self, asked: list[Message], arrays: ArrayRecord) -> list[Message]:
+        """Return the messages with the global adapter as each party has its own."""
+        lora = self.rounds.adapters
+        if self._ranks is None or not isinstance(lora, LoRA):
+            return asked
+        parties = [self._nodes.name(message.metadata.dst_node_id) for message in asked]
+        try:
+            fitted = self._ranks.fitted(replied.tensors(arrays), parties, lora)
+        except Exception as error:  # nor is a rank worth a run
+            log.error("the global adapter goes out at its own ranks: %s", told(error))
+            return asked
+        records: dict[str, ArrayRecord] = {}
+        for some, adapter in fitted:
+            records |= dict.fromkeys(some, replied.record(adapter))
+        return [
+            self._with(message, records[party]) if party in records else message
+            for party, message in zip(parties, asked, strict=True)
+        ]
+
+    def _with(self, message: Message, arrays: ArrayRecord) -> Message:
+        content = RecordDict({**message.content, self.arrayrecord_key: arrays})
+        to = message.metadata
+        return Message(content, dst_node_id=to.dst_node_id, message_type=to.message_type)
 
     def _warn_of_wrappers(self) -> None:
         """Say once what does not hold where another strategy runs the rounds around this one."""
@@ -218,6 +248,7 @@ class ConsilienceStrategy(FedAvg):
         """Ask as FedAvg does, and remember who was asked what."""
         server_round += self._before
         asked = list(super().configure_evaluate(server_round, arrays, config, grid))
+        asked = self._at_own_ranks(asked, arrays)
         self._nodes.ask(asked)
         return asked
 
@@ -244,8 +275,11 @@ class ConsilienceStrategy(FedAvg):
         ended = self.rounds.close(
             server_round + self._before, updates, sent, counts if counts else None, rejected
         )
+        usable = {party: x for party, x in updates.items() if party not in ended.rejected}
+        if self._ranks is not None:
+            self._ranks.learn(usable)
         metrics = self._metrics(
-            {party: good[party] for party in updates if party not in ended.rejected},
+            {party: good[party] for party in usable},
             ended.weights,
             self.train_metrics_aggr_fn,
         )

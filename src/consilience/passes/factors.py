@@ -4,28 +4,55 @@ The inner product of two of them is a sum over an r×r' matrix, whatever the siz
 
     ⟨L_i R_i, L_j R_j⟩ = Σ (L_iᵀ L_j) ∘ (R_i R_jᵀ)
 
-and their sum is a product of stacked factors, [L_1 L_2 …]·[R_1; R_2; …]. Everything is float64.
+and their sum is a product of stacked factors, [L_1 L_2 …]·[R_1; R_2; …], whose singular values
+follow from the same small products. They are formed in float64, a tile of the factors at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg.lapack import dpstrf, dtrtri
 
-from consilience.arrays import Array, Matrix
+from consilience.arrays import Array, Matrix, Vector
 
 _TOGETHER = 1024  # ranks in all of the parties whose factors are multiplied at once
-# Of the largest eigenvalue of RRᵀ: what is less is rounding, a length of 10⁻⁷ of the largest.
+_TILE = 1 << 17  # numbers converted at once: in float64 they stay in a core's own cache
+# Of the largest diagonal entry of RRᵀ: what is less is rounding, a length of 10⁻⁷ of the largest.
 _NOTHING = 1e-14
+# Sums are formed in single precision where their terms are at most so many times as long.
+_CALM = 8.0
+_LARGE = 1e9  # and the lengths of rows within this of one: its range is 10^±38
+
+Side = Sequence[Array]  # rows of one matrix, (r, n) of each point, as they lie
 
 
 class Factors(NamedTuple):
     """L (out, r) and R (r, in)."""
 
+    left: Array
+    right: Array
+
+
+class Stack(NamedTuple):
+    """The factors of several points, and what multiplies each of the ranks."""
+
+    left: Side  # the transposes of the L
+    right: Side
+    by: Vector  # (Σr,)
+
+
+class Grams(NamedTuple):
+    """LᵀL and RRᵀ of stacked factors: (Σr, Σr)."""
+
     left: Matrix
     right: Matrix
+
+    def of(self, ranks: Array) -> Grams:
+        """Return those of some of the ranks."""
+        return Grams(*(gram[np.ix_(ranks, ranks)] for gram in self))
 
 
 class Cut(NamedTuple):
@@ -35,64 +62,165 @@ class Cut(NamedTuple):
     lost: float
 
 
-Load = Callable[[Sequence[int]], Factors]  # the stacked factors of some of the points
+class Inner(NamedTuple):
+    """The inner products of low-rank matrices, (J, J); for each the largest that its factors could
+    have made of their lengths, ‖L‖²‖R‖²; and the grams of all of them, unless they are many."""
+
+    products: Matrix
+    reach: Vector
+    grams: Grams | None
 
 
-def inner_products(ranks: Sequence[int], load: Load) -> tuple[Matrix, Array]:
-    """Return the inner products of low-rank matrices, (J, J), and for each the largest that its
-    factors could have made of their lengths: ‖L‖²‖R‖²."""
+# The factors of some of the points, in a first or a second room.
+Load = Callable[[Sequence[int], int], Stack]
+
+
+def inner_products(ranks: Sequence[int], load: Load) -> Inner:
+    """Return the inner products of low-rank matrices."""
     size = len(ranks)
-    gram, reach = np.zeros((size, size)), np.zeros(size)
+    products, reach = np.zeros((size, size)), np.zeros(size)
     groups = _groups(ranks)
+    grams = None
     for n, mine in enumerate(groups):
-        here = load(mine)
-        for theirs in groups[: n + 1]:
-            there = here if theirs is mine else load(theirs)
-            left, right = here.left.T @ there.left, here.right @ there.right.T
-            block = _summed(left * right, [ranks[j] for j in mine], [ranks[j] for j in theirs])
-            gram[np.ix_(mine, theirs)] = block
-            gram[np.ix_(theirs, mine)] = block.T
-            if theirs is mine:
-                starts = _starts([ranks[j] for j in mine])
-                lengths = (np.add.reduceat(np.diag(part), starts) for part in (left, right))
-                reach[mine] = np.prod(list(lengths), axis=0)
-    return gram, reach
+        here, sizes = load(mine, 0), [ranks[j] for j in mine]
+        for theirs in groups[:n]:
+            there = load(theirs, 1)
+            left, right = _across(here.left, there.left), _across(here.right, there.right)
+            left *= np.outer(here.by, there.by)
+            block = _summed(left * right, sizes, [ranks[j] for j in theirs])
+            products[np.ix_(mine, theirs)] = block
+            products[np.ix_(theirs, mine)] = block.T
+        grams = grams_of(here)
+        left = grams.left * np.outer(here.by, here.by)
+        products[np.ix_(mine, mine)] = _summed(left * grams.right, sizes, sizes)
+        lengths = (np.add.reduceat(np.diag(part), _starts(sizes)) for part in (left, grams.right))
+        reach[mine] = np.prod(list(lengths), axis=0)
+    return Inner(products, reach, grams if len(groups) == 1 else None)
 
 
-def cut(stack: Factors, rank: int) -> Cut:
+def grams_of(stack: Stack) -> Grams:
+    """Return the products of stacked factors with themselves."""
+    return Grams(_squared(stack.left), _squared(stack.right))
+
+
+def whole(stack: Stack) -> Factors:
+    """Return the stacked factors, in single precision where that holds them."""
+    dtype = np.float32 if _single(stack) else np.float64
+    left: Array = np.concatenate([*stack.left], dtype=dtype)
+    with np.errstate(over="ignore"):
+        left *= stack.by[:, None].astype(dtype)
+    return Factors(left.T, np.concatenate([*stack.right], dtype=dtype))
+
+
+def cut(stack: Stack, rank: int, grams: Grams) -> Cut:
     """Return the nearest product of lower rank; the rows of its R are as long as the stack's.
 
-    With RRᵀ = V Λ Vᵀ and F = V Λ^½ the rows of Q = Λ^-½ Vᵀ R are orthonormal, as those of a QR
-    decomposition, which takes ten times as long. Then LR = (LF) Q has the singular values of LF,
-    whose squares are the eigenvalues of Fᵀ LᵀL F, a small matrix, and W, their eigenvectors, say
-    what to keep: (LF) W · Wᵀ Q. What squaring loses of R is below 10⁻⁷ of its rows.
+    By Cholesky's decomposition with pivots RRᵀ = F Fᵀ, and R = F Q with orthonormal rows in Q, as
+    of a QR decomposition, which takes ten times as long. Then LR = (LF) Q has the singular values
+    of LF, whose squares are the eigenvalues of Fᵀ LᵀL F, a small matrix, and W, their eigenvectors,
+    say what to keep: (LF) W · Wᵀ Q. What squaring loses of R is below 10⁻⁷ of its rows.
     """
-    left, right = stack.left.T @ stack.left, stack.right @ stack.right.T
+    left, right = grams.left * np.outer(stack.by, stack.by), grams.right
     columns, rows = (np.sqrt(np.diag(gram)) for gram in (left, right))
-    by = np.sqrt(np.divide(columns, rows, out=np.ones_like(rows), where=(columns > 0) & (rows > 0)))
-    values, vectors = np.linalg.eigh(right * np.outer(by, by))
-    there = values > _NOTHING * max(float(values[-1]), 0.0)
-    lengths, vectors = np.sqrt(values[there]), vectors[:, there]
-    forth = vectors * lengths / by[:, None]  # F, for R as it is
+    there = (columns > 0) & (rows > 0)
+    even = np.sqrt(np.divide(columns, rows, out=np.ones_like(rows), where=there))
+    forth, back = _halves(right * np.outer(even, even))
+    forth, back = forth / even[:, None], back * even  # for R as it is
     squares, kept = np.linalg.eigh(forth.T @ left @ forth)
-    kept = kept[:, ::-1][:, :rank]
+    squares, kept = np.maximum(squares[::-1], 0.0), kept[:, ::-1][:, :rank]
     row = float(np.median(rows)) or 1.0
+    by_left, by_right = kept.T @ forth.T / row, kept.T @ back * row
+    values = np.sqrt(squares[: len(kept.T)])
+    terms = [_length(by_left, columns) * row, _length(by_right, rows) / row * values]
+    calm = np.max(terms, initial=0.0) <= _CALM * np.max(values, initial=0.0)
+    dtype = np.float32 if calm and _single(stack, rows) else np.float64
     found = Factors(
-        stack.left @ (forth @ kept) / row,
-        (kept.T @ (vectors / lengths * by[:, None]).T * row) @ stack.right,
+        _times(by_left * stack.by, stack.left, dtype).T, _times(by_right, stack.right, dtype)
     )
-    lost = float(np.maximum(squares[: max(0, len(squares) - rank)], 0.0).sum())
-    return Cut(padded(found, rank, stack.right), lost)
+    return Cut(padded(found, rank, stack), float(squares[rank:].sum()))
 
 
-def padded(factors: Factors, rank: int, rows: Matrix) -> Factors:
+def padded(factors: Factors, rank: int, stack: Stack) -> Factors:
     """Return the same product with factors of a larger rank. The new columns of L are zero, the new
-    rows of R are some of these: of zeros in both, training would never make anything else."""
-    more = rank - factors.right.shape[0]
+    rows of R are the stack's: of zeros in both, training would never make anything else."""
+    left, right = factors
+    more = rank - len(right)
     if more <= 0:
         return factors
-    left = np.hstack([factors.left, np.zeros((len(factors.left), more))])
-    return Factors(left, np.vstack([factors.right, rows[np.arange(more) % len(rows)]]))
+    rows = np.concatenate([*stack.right])
+    return Factors(
+        np.hstack([left, np.zeros((len(left), more), left.dtype)]),
+        np.vstack([right, rows[np.arange(more) % len(rows)].astype(right.dtype)]),
+    )
+
+
+def _halves(gram: Matrix) -> tuple[Matrix, Matrix]:
+    """Return F with F Fᵀ = RRᵀ, and what makes Q of R = F Q, of rows of R that are independent."""
+    lower, order, rank, _ = dpstrf(gram, tol=_NOTHING * float(np.diag(gram).max()), lower=1)
+    order, lower = order - 1, np.tril(lower)[:, :rank]
+    forth, back = np.zeros((len(gram), rank)), np.zeros((rank, len(gram)))
+    forth[order] = lower
+    back[:, order[:rank]] = dtrtri(lower[:rank], lower=1)[0]
+    return forth, back
+
+
+def _length(by: Matrix, lengths: Vector) -> Vector:
+    """Return how long sums of rows would be, were the rows orthogonal."""
+    found: Vector = np.sqrt(np.square(by) @ np.square(lengths))
+    return found
+
+
+def _single(stack: Stack, rows: Vector | None = None) -> bool:
+    """Tell whether single precision holds the factors, what multiplies them, and sums of them."""
+    held: bool = np.result_type(*stack.left, *stack.right).itemsize <= 4
+    return held and _within(stack.by, _LARGE**2) and (rows is None or _within(rows, _LARGE))
+
+
+def _within(sizes: Vector, bound: float) -> bool:
+    there = np.abs(sizes[sizes != 0])
+    return bool(((there < bound) & (there > 1 / bound)).all())
+
+
+def _tiles(side: Side, step: int) -> Iterator[Matrix]:
+    """Yield a stacked matrix in float64, some columns at a time, in one buffer."""
+    height, width = sum(map(len, side)), side[0].shape[1]
+    buffer = np.empty((height, min(step, width)))
+    if not side[0].flags.c_contiguous:  # what lies together is copied together
+        buffer = np.empty(buffer.shape[::-1]).T
+    for start in range(0, width, step):
+        stop = min(width, start + step)
+        tile = buffer[:, : stop - start]
+        np.concatenate([part[:, start:stop] for part in side], out=tile)
+        yield tile
+
+
+def _squared(side: Side) -> Matrix:
+    height = sum(map(len, side))
+    found = np.zeros((height, height))
+    for tile in _tiles(side, max(1, _TILE // height)):
+        found += tile @ tile.T
+    return found
+
+
+def _across(one: Side, other: Side) -> Matrix:
+    heights = sum(map(len, one)), sum(map(len, other))
+    found, step = np.zeros(heights), max(1, _TILE // max(heights))
+    for mine, theirs in zip(_tiles(one, step), _tiles(other, step), strict=True):
+        found += mine @ theirs.T
+    return found
+
+
+def _times(by: Matrix, side: Side, dtype: type) -> Array:
+    """Return sums of the rows of a stacked matrix, in a matrix that lies as they do."""
+    shape, flat = (len(by), side[0].shape[1]), side[0].flags.c_contiguous
+    found = np.zeros(shape, dtype) if flat else np.zeros(shape[::-1], dtype).T
+    at = 0
+    for part in side:
+        rows: Array = part.astype(dtype, copy=False)
+        mine: Array = by[:, at : at + len(part)].astype(dtype)
+        found += mine @ rows if flat else (rows.T @ mine.T).T
+        at += len(part)
+    return found
 
 
 def _groups(ranks: Sequence[int]) -> list[list[int]]:

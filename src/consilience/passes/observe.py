@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,7 @@ from consilience.passes import loops
 from consilience.passes.parallel import cores, in_order, stripes
 from consilience.passes.sampling import SMALL, sampled_spans
 from consilience.updates.tensors import Storage
-from consilience.updates.trees import Leaves, show
+from consilience.updates.trees import Leaves, Path, show
 from consilience.updates.usable import Piece, Updates
 
 Tell = Callable[[int], None]  # that so many coordinates are done
@@ -27,7 +27,7 @@ _FIRST = 128  # coordinates, in which a reference is looked for
 _LOST = 1e-3
 _MANY = 1 << 16  # numbers here and there: so many are worth a thread
 # Of single tensors: distances in all, up to which they are told, and coordinates of each.
-_TOLD = 1 << 18
+TOLD = 1 << 18
 _SPAN = 512
 
 
@@ -95,22 +95,33 @@ def look(updates: Updates, places: Positions) -> Array:
     return out
 
 
-def by_tensor(updates: Updates, reference: int, random: np.random.Generator) -> Layers | None:
+def by_tensor(
+    updates: Updates,
+    reference: int,
+    random: np.random.Generator,
+    known: Mapping[Path, Matrix] | None = None,
+) -> Layers | None:
     """Return the distances in each tensor that is evidence, in a span of it; None of a single
-    tensor, or of too many. ``reference`` is a party that is not far from the others."""
+    tensor, or of too many. ``reference`` is a party that is not far from the others. ``known`` are
+    squared distances in whole tensors."""
+    known = known or {}
     paths = [p for p in updates.floats if updates.judges(p) and updates.leaves[0][p].size]
     parties, gram_of = len(updates.parties), (updates.loops or loops.current).gram
-    if not 1 < len(paths) <= _TOLD // parties**2:
+    if not 1 < len(paths) <= TOLD // parties**2:
         return None
     sizes = np.array([updates.leaves[0][path].size for path in paths])
-    counts = np.minimum(sizes, _SPAN)
+    counts = np.where([path in known for path in paths], sizes, np.minimum(sizes, _SPAN))
     starts = random.integers(0, sizes - counts + 1)
     grams = np.zeros((len(paths), parties, parties))
     with np.errstate(over="ignore", invalid="ignore"):
         for gram, path, start, count in zip(grams, paths, starts, counts, strict=True):
-            piece = Piece(path, int(start), int(start + count))
-            gram_of(*updates.rows(piece), reference, gram, True)
-        distances = _apart(grams)[0] / counts[:, None, None]
+            if path not in known:
+                piece = Piece(path, int(start), int(start + count))
+                gram_of(*updates.rows(piece), reference, gram, True)
+        distances = _apart(grams)[0]
+        for t, path in enumerate(paths):
+            distances[t] = known.get(path, distances[t])
+        distances /= counts[:, None, None]
     names = tuple(".".join(map(str, path)) for path in paths)
     return Layers(names, updates.parties, distances, counts.astype(float), sizes.astype(float))
 

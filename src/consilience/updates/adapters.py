@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +33,8 @@ PREFIX = "base_model.model."  # what PEFT puts before the names of the model's m
 # x.lora_A.weight, x.lora_embedding_A, x.lora_B.bias; or with a name, x.lora_A.default.weight.
 _FACTOR = re.compile(
     r"(?P<module>.+)\.lora_(?:embedding_)?(?P<side>[AB])"
-    r"(?P<adapter>\.(?!weight$|bias$)[^.]+)?(?P<kind>\.weight|\.bias)?"
+    r"(?P<adapter>\.(?!weight$|bias$)[^.]+)?(?P<kind>\.weight|\.bias)?",
+    re.DOTALL,
 )
 # Methods that are no sum of products, by what PEFT calls their tensors.
 _OTHERS = {
@@ -78,7 +80,7 @@ class LoRA:
         alphas = (self.alpha, *self.alpha_pattern.values())
         for alpha in (a for a in alphas if a is not None):
             number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-            if not number or not 0 < abs(alpha) < math.inf:
+            if not number or not 0 < abs(alpha) <= sys.float_info.max:  # of integers, too
                 raise ConsilienceError(f"alpha is a number, found {shown(repr(alpha))}")
         whole = isinstance(self.rank, int) and not isinstance(self.rank, bool) and self.rank > 0
         if not (whole or self.rank in (None, STACK)):
@@ -167,11 +169,18 @@ class Product:
         """Return the number of rows."""
         return self.left.shape[0]
 
-    def factors(self) -> tuple[Array, Array]:
-        """Return B (out, r) and A (r, in), as floats."""
-        left = self.left.floats(0, self.left.size).reshape(self.height, self.rank)
-        right = self.right.floats(0, self.right.size).reshape(self.rank, self.width)
-        return left, right
+    @property
+    def numbers(self) -> int:
+        """Return how many numbers the factors have."""
+        return self.left.size + self.right.size
+
+    def factors(self, room: Array | None = None) -> tuple[Array, Array]:
+        """Return B (out, r) and A (r, in), as floats; those of files in the room, if that is what
+        they are."""
+        cut = self.left.size
+        left = _read(self.left, None if room is None else room[:cut])
+        right = _read(self.right, None if room is None else room[cut:])
+        return left.reshape(self.height, self.rank), right.reshape(self.rank, self.width)
 
     def faulty(self) -> tuple[int, float] | None:
         """Return the first number of the factors that cannot be used, and its place there."""
@@ -184,6 +193,14 @@ class Product:
         rows, columns = np.divmod(span, self.width)
         found: Array = self.scale * np.einsum("nr,rn->n", left[rows], right[:, columns])
         return found
+
+
+def _read(factor: Tensor, room: Array | None) -> Array:
+    storage = factor.storage
+    if room is None or not hasattr(storage, "read_into") or storage.dtype != room.dtype:
+        return factor.floats(0, factor.size)
+    storage.read_into(0, room)
+    return room
 
 
 class Bias(NamedTuple):

@@ -143,7 +143,7 @@ class IntoBase(FolderOfFactors):
 
     def keep(self, path: Key, factors: Factors) -> None:
         """Write a matrix of the base with its update added."""
-        left, right = factors
+        left, right = (factor.astype(np.float64) for factor in factors)
         if self._turned[path]:
             left, right = right.T, left.T
         name = self._matrix(path)

@@ -111,8 +111,11 @@ def _meaning(path: Path, config: Mapping[str, Any]) -> LoRA:
     pattern = config.get("alpha_pattern") or {}
     if not isinstance(pattern, dict):
         raise UpdateError(f"{shown(path)}: alpha_pattern is no mapping")
+    alpha = config.get("lora_alpha", 8)
+    if alpha is None or None in pattern.values():
+        raise UpdateError(f"{shown(path)}: alpha is a number, found null")
     try:
-        return LoRA(config.get("lora_alpha", 8), bool(config.get("use_rslora")), pattern)
+        return LoRA(alpha, bool(config.get("use_rslora")), pattern)
     except ConsilienceError as error:
         raise UpdateError(f"{shown(path)}: {error}") from None
 
