@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from consilience.arrays import Array, Matrix, Positions, Vector
+from consilience.arrays import Array, Mask, Matrix, Positions, Vector
 from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.consensus import Consensus
 from consilience.errors import ConsilienceError
@@ -25,7 +25,7 @@ from consilience.estimators.layers import stands_out
 from consilience.evidence import Block, Evidence, Layers
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
-from consilience.passes.corroborate import Corroboration, Witnesses, corroborated
+from consilience.passes.corroborate import Witnesses, corroborated
 from consilience.require import Require
 from consilience.text import shown
 
@@ -165,7 +165,7 @@ class _Round:
             beliefs = _inferred(estimator, evidence if estimator.remembers else now, given)
             weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
             weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
-            weights, witnesses = self._corroborated(weights, beliefs.corroboration, random)
+            weights, witnesses = self._corroborated(weights, beliefs, random)
         judgement = Judgement(evidence, given, beliefs)
         self._check(weights, judgement)
         self._took("inference", started)
@@ -226,11 +226,11 @@ class _Round:
         return now, block
 
     def _corroborated(
-        self, weights: Vector, rule: Corroboration | None, random: np.random.Generator
+        self, weights: Vector, beliefs: Beliefs, random: np.random.Generator
     ) -> tuple[Vector, Witnesses | None]:
         """Return the weights that count, and who must stand beside the others; None where
         nobody asks for them. The last weight, the centre's, stays."""
-        size = self.engine.size
+        size, rule = self.engine.size, beliefs.corroboration
         if rule is not None and rule.always and self.engine.linear:
             raise ConsilienceError(
                 "corroboration goes coordinate by coordinate, and the sum of these updates can "
@@ -240,7 +240,8 @@ class _Round:
         if rule is None or self.engine.linear or few:
             return weights, None
         sample = self.engine.look(_some_places(size, random))
-        counted, witnesses = corroborated(sample, weights[:-1], rule)
+        voices = _one_of_each(beliefs.groups, self.engine.parties)
+        counted, witnesses = corroborated(sample, weights[:-1], rule, voices)
         return np.append(counted, weights[-1]), witnesses
 
     def _combined(
@@ -318,6 +319,13 @@ class _Round:
 
     def _took(self, step: str, started: float) -> None:
         self.seconds[step] = self.seconds.get(step, 0.0) + perf_counter() - started
+
+
+def _one_of_each(groups: tuple[tuple[str, ...], ...], parties: tuple[str, ...]) -> Mask:
+    """Tell which of the parties are in no group, or the first of theirs that is there."""
+    there = set(parties)
+    others = {party for group in groups for party in [p for p in group if p in there][1:]}
+    return np.array([party not in others for party in parties])
 
 
 def _some_places(size: int, random: np.random.Generator) -> Positions:

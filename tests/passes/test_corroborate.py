@@ -81,6 +81,25 @@ def test_the_heavy_are_one_witness_each_and_copies_are_none():
     assert witnesses_of(np.array([-0.1, 0.5, 0.6])).tolist() == [False, True, True]
 
 
+def test_copies_do_not_bear_each_other_out():
+    """Six copies weigh as much as one other party, and must not silence it as one voice."""
+    first, other = np.random.default_rng(0).standard_normal((2, 5000))
+    updates = {f"copy{j}": first for j in range(6)} | {"other": other}
+    consensus = cs.aggregate(updates)
+    assert len(consensus.groups[0]) == 6
+    assert not consensus.uncorroborated
+    expected = consensus.weights["other"] * (other - first) + first
+    np.testing.assert_allclose(consensus.value, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_of_a_group_one_is_a_witness():
+    sample = np.array(list(noisy(12, 4096).values()))
+    weights, alone = np.full(12, 1 / 12), np.arange(12) < 9
+    assert corroborated(sample, weights, Corroboration())[1].there == b"\1" * 12
+    assert corroborated(sample, weights, Corroboration(), alone)[1].there == b"\1" * 9 + b"\0" * 3
+    assert corroborated(sample, weights, Corroboration(), alone & (np.arange(12) < 6))[1] is None
+
+
 def test_a_suspect_counts_less_where_parties_are_known_to_differ_mildly():
     sample = np.array(list(noisy(11, 4096).values()))
     sample[0, :200] += 30

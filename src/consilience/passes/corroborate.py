@@ -7,8 +7,8 @@ second greatest. Nobody counts further beyond it than twice its width. It is a w
 mean, with room to spare: the honest, whose noise is alike, lose nearly nothing by it.
 
 *Witnesses* are the parties that weigh more than half as much as the typical one: that with half of
-all weight on either side. So no party, however heavy, is more than one witness, and copies, which
-weigh little, are none.
+all weight on either side. So no party, however heavy, is more than one witness, and those who move
+together are one at most.
 
 *Where somebody may be the only one to know.* What a party says of a class that it alone has seen is
 its word alone, too. But where that is so, it is so of several parties; where hardly anybody would
@@ -73,13 +73,16 @@ class Witnesses(NamedTuple):
 
 
 def corroborated(
-    sample: Array, weights: Vector, rule: Corroboration
+    sample: Array, weights: Vector, rule: Corroboration, voices: Mask | None = None
 ) -> tuple[Vector, Witnesses | None]:
     """Return the weights that count, and the witnesses, going by some coordinates of all: (J, n).
 
     None where there are too few of them, or where parties may be the only ones to know something.
+    ``voices`` are the parties that may be witnesses: one of each group, as copies bear none out.
     """
     those = witnesses_of(weights)
+    if voices is not None:
+        those &= voices
     found = Witnesses(those.tobytes(), rule.headroom)
     if those.sum() < (_LEAST if rule.always else rule.enough):
         return weights, None
