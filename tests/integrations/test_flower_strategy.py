@@ -3,6 +3,8 @@
 import io
 import logging
 import re
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -606,3 +608,69 @@ def test_log_and_record_say_in_which_tensor(tmp_path: Path, caplog: pytest.LogCa
     said = r"[\d.]+× in bias, [\d.]+× elsewhere"
     assert re.search(f"party 17 .*: noise .*; {said}", caplog.text)
     assert re.search(said, Record.read(tmp_path / "run.jsonl")[0].reasons["17"])
+
+
+def test_spooled_replies_are_judged_as_others_are(tmp_path: Path):
+    """Every kind of reply, in files and in memory: the same model and the same reasons."""
+    kept = tmp_path / "kept"
+    parties = [party for party, _ in BAD.values()]
+    in_memory, in_files = strategy(), strategy(spool=kept, checkpoint=tmp_path / "run")
+    expected = in_memory.start(federation(*parties), initial(), 2, timeout=0)
+    found = in_files.start(federation(*parties), initial(), 2, timeout=0)
+    for name in SHAPES:
+        np.testing.assert_array_equal(found.arrays[name].numpy(), expected.arrays[name].numpy())
+    assert found.train_metrics_clientapp == expected.train_metrics_clientapp
+    for party, why in in_memory.reasons.items():  # some name objects by their addresses
+        assert re.sub("0x.*", "", in_files.reasons[party]) == re.sub("0x.*", "", why)
+    assert list(kept.iterdir()) == []
+
+
+def test_no_more_than_one_reply_is_in_memory(tmp_path: Path):
+    """Each is in its file, and its arrays are gone, before the next is asked for."""
+    spool, seen = tmp_path / "spool", []
+
+    class Watched(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            files = [path.stat().st_size for path in spool.rglob("*.safetensors")]
+            left = sum(len(r.content["arrays"]) for r in taken)
+            seen.append((len(files), left, all(size > 2400 for size in files)))
+            found = super().pull_messages(message_ids)
+            taken.extend(found)
+            return found
+
+    taken: list[Message] = []
+    grid = Watched({n: honest(n) for n in range(5)})
+    result = strategy(spool=spool).start(grid, initial(), num_rounds=1)
+    assert seen == [(n, 0, True) for n in range(5)]
+    assert distance(result.arrays) < 0.5
+    assert list(spool.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_a_wrapper_that_runs_the_rounds_may_spool_too(step: float | None, tmp_path: Path):
+    chosen = strategy(spool=tmp_path, method="mean", weighted_by_key=None, step=step)
+    result = dp(chosen, 4).start(federation(), initial(), num_rounds=1)
+    assert distance(result.arrays) < 0.5 + 5 * 0.1 * 100.0 / 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reply_that_cannot_be_written_is_rejected_and_the_rest_goes_on(
+    tmp_path: Path,
+):
+    chosen = strategy(spool=tmp_path)
+    large = sends({name: np.ones((3000, 1000), "f4") for name in SHAPES})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        result = chosen.start(federation(large), initial(), num_rounds=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert distance(result.arrays) < 0.5
+    assert re.search(r"could not be spooled: .*cannot be written \(File too", chosen.reasons["15"])
+
+
+def test_a_folder_that_cannot_be_used_shows_at_once(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(cs.ConsilienceError, match=r"file.*cannot be written"):
+        strategy(spool=tmp_path / "file")

@@ -42,6 +42,7 @@ except ImportError as missing:
 
 from consilience.integrations import flower_replies as replied
 from consilience.integrations.flower_nodes import Nodes
+from consilience.integrations.flower_spool import OneByOne, SpooledReplies
 
 log = logging.getLogger("flwr")  # whose lines Flower shows to those who follow a run
 
@@ -78,6 +79,8 @@ class ConsilienceStrategy(FedAvg):
         tensors: names or patterns of the tensors to aggregate, or with "!" of those not to, which
             stay as they are in the global model.
         evidence: likewise, of those by which parties are judged.
+        spool: a folder. Replies are kept there while a round lasts, so that no more than one is in
+            memory (functions that combine metrics then get replies without arrays).
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class ConsilienceStrategy(FedAvg):
         require: Require | None = None,
         tensors: Patterns | None = None,
         evidence: Patterns | None = None,
+        spool: str | os.PathLike[str] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -116,6 +120,7 @@ class ConsilienceStrategy(FedAvg):
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
         self._ranks = Ranks() if own_ranks else None
+        self._spooled = None if spool is None else SpooledReplies(spool)
         self._sent: ArrayRecord | None = None
         self._at_the_wheel = False  # whether this strategy runs its rounds itself
 
@@ -164,7 +169,7 @@ class ConsilienceStrategy(FedAvg):
                 self.rounds.checkpoint,
             )
         result = super().start(
-            grid,
+            grid if self._spooled is None else OneByOne(grid),
             initial_arrays,
             max(0, num_rounds - self._before),
             timeout,
@@ -258,12 +263,25 @@ class ConsilienceStrategy(FedAvg):
         """Return the consensus of the replies that can be used, and what it is made of."""
         if self.fraction_train == 0:
             return None, None
+        try:
+            return self._aggregated(server_round + self._before, replies)
+        finally:
+            self._sent = None  # a model's memory, and it may be much
+            if self._spooled is not None:
+                self._spooled.clear()
+
+    def _aggregated(
+        self, round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        read = replied.update
+        if self._spooled is not None:
+            replies, read = self._spooled.take(replies), self._spooled.update
         good, rejected = self._nodes.answers(replies)
         updates: dict[str, Any] = {}
         counts: dict[str, float] = {}
         for party, message in good.items():
             try:
-                updates[party] = replied.update(message)
+                updates[party] = read(message)
             except UpdateError as error:
                 rejected[party] = str(error)
         if self.weighted_by_key:
@@ -272,9 +290,7 @@ class ConsilienceStrategy(FedAvg):
             updates = {party: update for party, update in updates.items() if party not in bad}
             rejected |= bad
         sent = None if self._sent is None else replied.tensors(self._sent)
-        ended = self.rounds.close(
-            server_round + self._before, updates, sent, counts if counts else None, rejected
-        )
+        ended = self.rounds.close(round, updates, sent, counts if counts else None, rejected)
         usable = {party: x for party, x in updates.items() if party not in ended.rejected}
         if self._ranks is not None:
             self._ranks.learn(usable)

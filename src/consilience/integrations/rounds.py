@@ -166,7 +166,8 @@ class Rounds:
             return None, f"no usable updates, expected {self.minimum} at least", {}
         centre = model
         if model is not None and self.step is not None:
-            centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
+            # Not zeros_like: pages that nobody has written to take no memory.
+            centre = {name: np.zeros(t.shape, t.dtype) for name, t in model.items()}
         lora = self._meaning(model)
         try:
             try:
