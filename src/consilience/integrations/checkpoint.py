@@ -74,8 +74,8 @@ class Checkpoint:
         return target
 
     def _write(self, folder: Path) -> None:
-        with open(folder / "model.safetensors", "xb") as file:  # a piece at a time
-            safetensors.write(file, {name: tensor(values) for name, values in self.model.items()})
+        with open(folder / "model.safetensors", "xb") as model:  # a piece at a time
+            safetensors.write(model, {name: tensor(values) for name, values in self.model.items()})
         self.memory.save(folder / "memory.npz")
         state = {
             "format": _FORMAT,

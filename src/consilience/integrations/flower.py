@@ -123,6 +123,7 @@ class ConsilienceStrategy(FedAvg):
         self._spooled = None if spool is None else SpooledReplies(spool)
         self._sent: ArrayRecord | None = None
         self._at_the_wheel = False  # whether this strategy runs its rounds itself
+        self._grid_is_ours = False  # whether replies come one by one, after all was sent
 
     @property
     def memory(self) -> Memory:
@@ -168,8 +169,12 @@ class ConsilienceStrategy(FedAvg):
                 num_rounds,
                 self.rounds.checkpoint,
             )
+        if self._spooled is not None:
+            # Of which the arrays are given away while replies come; the caller keeps its own.
+            initial_arrays = ArrayRecord(dict(initial_arrays))
+            grid, self._grid_is_ours = OneByOne(grid), True
         result = super().start(
-            grid if self._spooled is None else OneByOne(grid),
+            grid,
             initial_arrays,
             max(0, num_rounds - self._before),
             timeout,
@@ -274,8 +279,12 @@ class ConsilienceStrategy(FedAvg):
         self, round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         read = replied.update
+        sent: Any = None if self._sent is None else replied.tensors(self._sent)
+        lent = False
         if self._spooled is not None:
             replies, read = self._spooled.take(replies), self._spooled.update
+            if self._sent is not None and self._grid_is_ours:
+                sent, lent = self._spooled.lend(self._sent), True
         good, rejected = self._nodes.answers(replies)
         updates: dict[str, Any] = {}
         counts: dict[str, float] = {}
@@ -289,7 +298,6 @@ class ConsilienceStrategy(FedAvg):
             counts, bad = sample_counts(said, self.weighted_by_key)
             updates = {party: update for party, update in updates.items() if party not in bad}
             rejected |= bad
-        sent = None if self._sent is None else replied.tensors(self._sent)
         ended = self.rounds.close(round, updates, sent, counts if counts else None, rejected)
         usable = {party: x for party, x in updates.items() if party not in ended.rejected}
         if self._ranks is not None:
@@ -300,7 +308,7 @@ class ConsilienceStrategy(FedAvg):
             self.train_metrics_aggr_fn,
         )
         metrics.update(beliefs(ended))
-        if ended.consensus is None:
+        if ended.consensus is None and not lent:
             return self._sent, metrics
         return replied.record(ended.model or {}), metrics
 

@@ -6,6 +6,7 @@ be asked for one reply at a time, which is what `OneByOne` does.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from consilience.engines.files.spool import Spool
 from consilience.errors import UpdateError
 from consilience.integrations import flower_replies as replied
 
-_PAUSE = 1.0  # seconds between two looks for replies; Flower's own grid has 3
+_PAUSE = 3.0  # seconds between two looks for replies, as in Flower's own grid
 
 
 class SpooledReplies:
@@ -27,6 +28,13 @@ class SpooledReplies:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._spool = Spool(folder)
         self._updates: dict[int, Any] = {}  # by the identity of the message
+
+    def lend(self, model: ArrayRecord) -> Any:
+        """Put the model that was sent into a file, and empty its record while replies come."""
+        stored = self._spool.put(replied.tensors(model))
+        model.clear()
+        gc.collect()  # of what was sent, Flower leaves pieces that refer to one another
+        return stored
 
     def take(self, replies: Iterable[Message]) -> Iterator[Message]:
         """Yield the replies, each without its arrays once they are in a file."""

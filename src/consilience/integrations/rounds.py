@@ -221,6 +221,7 @@ class Rounds:
             return value
         value = value if type(value) is dict else dict(value)  # a party's mapping may be read-only
         for name, tensor in model.items():
+            tensor = as_numpy(tensor)  # which may lie in a file
             if name not in value:
                 value[name] = tensor
                 continue

@@ -1,0 +1,87 @@
+"""How much memory a server takes where models are large, with and without a spool.
+
+    python -m benchmarks.spool flower --parties 20 --megabytes 100   # docs/data/spool.json
+    python -m benchmarks.spool flare --parties 20 --megabytes 100
+
+Real processes on this machine: Flower's SuperLink, SuperNodes, client and server apps; FLARE's
+simulator, whose clients are processes of their own. Measured is the most resident memory of the
+process in which the strategy runs, over what it had before it made its model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+
+from benchmarks.timing import machine
+
+HERE = Path(__file__).parent
+DATA = HERE.parent / "docs" / "data" / "spool.json"
+KINDS = ("spool", "memory", "fedavg")
+
+
+def flower(parties: int, megabytes: int, kinds: list[str]) -> dict[str, Any]:
+    """Return what each kind of server takes, and the SuperLink beside it."""
+    sys.path.append(str(HERE.parent / "tests"))
+    import deployment
+
+    deployment.PATIENCE = 1800.0
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        with (
+            TemporaryDirectory() as name,
+            deployment.deployed(Path(name), HERE / "spool_app") as here,
+        ):
+            here.superlink(database=False)
+            link = psutil.Process(here.processes["superlink"].pid)
+            for party in range(parties):
+                here.supernode(party)
+            config = {"parties": parties, "megabytes": megabytes, "strategy": kind}
+            here.run(**config, folder=name).finished()
+            found[kind] = {**_server(Path(name) / f"{kind}.json"), "superlink": _most(link)}
+            print(kind, found[kind], flush=True)
+    return found
+
+
+def _server(path: Path) -> dict[str, float]:
+    said = json.loads(path.read_text())
+    return {
+        "base": round(said["base"]),
+        "over": round(said["peak"] - said["base"]),
+        "seconds": round(said["seconds"]),
+    }
+
+
+def _most(process: psutil.Process) -> int:
+    """Return the most memory that a process ever had, in MB."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(round(int(line.split()[1]) / 1024) for line in lines if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    """Measure, print and save."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["flower"])
+    parser.add_argument("--parties", type=int, default=20)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--out", type=Path, default=DATA)
+    asked = parser.parse_args()
+    kinds = asked.kinds.split(",")
+    found = {"flower": flower}[asked.what](asked.parties, asked.megabytes, kinds)
+    kept = json.loads(asked.out.read_text()) if asked.out.exists() else {}
+    name = f"{asked.what} {asked.parties} x {asked.megabytes} MB"
+    kept[name] = {**kept.get(name, {}), **found, "machine": machine()}
+    asked.out.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
