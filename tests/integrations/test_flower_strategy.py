@@ -26,7 +26,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 import consilience as cs
 from consilience.integrations import flower_replies
-from consilience.integrations.checkpoint import CheckpointError
+from consilience.integrations.checkpoint import CheckpointError, latest
 from consilience.integrations.flower import ConsilienceStrategy
 from consilience.record import Record
 from flower_local import (
@@ -626,13 +626,16 @@ def test_spooled_replies_are_judged_as_others_are(tmp_path: Path):
 
 
 def test_no_more_than_one_reply_is_in_memory(tmp_path: Path):
-    """Each is in its file, and its arrays are gone, before the next is asked for."""
+    """The model is in a file while replies come; each of them is, and its arrays are gone, before
+    the next is asked for. What the caller gave stays the caller's."""
     spool, seen = tmp_path / "spool", []
 
     class Watched(LocalGrid):
         def pull_messages(self, message_ids: Any) -> list[Message]:
             files = [path.stat().st_size for path in spool.rglob("*.safetensors")]
             left = sum(len(r.content["arrays"]) for r in taken)
+            assert chosen._sent is not None
+            left += len(chosen._sent)
             seen.append((len(files), left, all(size > 2400 for size in files)))
             found = super().pull_messages(message_ids)
             taken.extend(found)
@@ -640,8 +643,11 @@ def test_no_more_than_one_reply_is_in_memory(tmp_path: Path):
 
     taken: list[Message] = []
     grid = Watched({n: honest(n) for n in range(5)})
-    result = strategy(spool=spool).start(grid, initial(), num_rounds=1)
-    assert seen == [(n, 0, True) for n in range(5)]
+    given = initial()
+    chosen = strategy(spool=spool)
+    result = chosen.start(grid, given, num_rounds=1)
+    assert seen == [(1 + n, 0, True) for n in range(5)]
+    assert not np.any(given["weight"].numpy())
     assert distance(result.arrays) < 0.5
     assert list(spool.iterdir()) == []
 
@@ -668,6 +674,34 @@ def test_a_reply_that_cannot_be_written_is_rejected_and_the_rest_goes_on(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert distance(result.arrays) < 0.5
     assert re.search(r"could not be spooled: .*cannot be written \(File too", chosen.reasons["15"])
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_a_model_that_was_lent_comes_back_where_it_stays(step: float | None, tmp_path: Path):
+    start = arrays({**GOOD, "counter": np.array(7)})
+    chosen = strategy(spool=tmp_path / "spool", checkpoint=tmp_path / "run", step=step)
+    grid = LocalGrid({n: sends({"weight": np.zeros(3)}) for n in range(3)})
+    result = chosen.start(grid, start, num_rounds=2)
+    for name, array in start.items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), array.numpy())
+    kept = latest(tmp_path / "run")
+    assert kept is not None
+    np.testing.assert_array_equal(kept.model["weight"], GOOD["weight"])
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_adapters_are_spooled_too(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    shapes = {"q.lora_A.weight": (4, 50), "q.lora_B.weight": (60, 4)}
+
+    def drawn() -> dict[str, np.ndarray]:
+        return {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+
+    start, grid = drawn(), LocalGrid({n: sends(drawn()) for n in range(4)})
+    found = strategy(spool=tmp_path).start(grid, arrays(start), num_rounds=1)
+    expected = strategy().start(grid, arrays(start), num_rounds=1)
+    for name in shapes:
+        np.testing.assert_array_equal(found.arrays[name].numpy(), expected.arrays[name].numpy())
 
 
 def test_a_folder_that_cannot_be_used_shows_at_once(tmp_path: Path):

@@ -331,6 +331,15 @@ def test_one_round_is_drawn_in_the_middle(visit, long_names):
         assert x - left > 100
 
 
+# How far to the right something is drawn on a canvas, of its width.
+REACH = """canvas => {
+    const {data, width} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let last = 0;
+    for (let k = 0; k < data.length / 4; k++) if (data[4 * k + 3]) last = Math.max(last, k % width);
+    return last / width;
+}"""
+
+
 def test_the_page_prints_whole(visit, tmp_path):
     """Charts that were never in sight, rows of every page of a table, dark on light."""
     file = tmp_path / "run.jsonl"
@@ -347,15 +356,16 @@ def test_the_page_prints_whole(visit, tmp_path):
                 name,
                 pixels([name, colour(tone)]),
                 document.querySelectorAll(`#${name} canvas:not([hidden])`).length,
+                reach(document.querySelector(`#${name} canvas`)) > 0.8,
             ]);
             const rows = document.querySelectorAll("#parties tbody tr").length;
             window.printed = { drawn, rows, theme: document.documentElement.dataset.theme };
-        })""".replace("pixels([", f"({PIXELS})(["),
+        })""".replace("pixels([", f"({PIXELS})([").replace("reach(", f"({REACH})("),
         [charts],
     )
     pages = page.pdf(format="A4").count(b"/Type /Page\n")
     assert page.evaluate("window.printed") == {
-        "drawn": [[name, True, 1] for name in charts],
+        "drawn": [[name, True, 1, True] for name in charts],
         "rows": 70,
         "theme": "light",
     }
