@@ -1,5 +1,6 @@
 """The strategy with Flower's own records and messages, in this process."""
 
+import ast
 import io
 import logging
 import re
@@ -708,3 +709,26 @@ def test_a_folder_that_cannot_be_used_shows_at_once(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(cs.ConsilienceError, match=r"file.*cannot be written"):
         strategy(spool=tmp_path / "file")
+
+
+def test_the_log_has_a_table_a_round(caplog: pytest.LogCaptureFixture):
+    """And no line for each number of each party, neither then nor when the run ends."""
+    copies = [sends(noisy(7, about=-3.0), loss=0.5) for _ in range(2)]
+    grid = federation(*copies, BAD["nan"][0], good=6)
+    with caplog.at_level(logging.INFO, "flwr"):
+        result = strategy().start(grid, initial(), num_rounds=2)
+    said = [record.getMessage() for record in caplog.records]
+    (first, _) = [line for line in said if "Aggregated MetricRecord" in line]
+    rows = [line.split() for line in first.splitlines()]
+    assert rows[1][:5] == ["8", "parties", "heard,", "1", "rejected"]
+    assert rows[2] == ["party", "weight", "noise", "why"]
+    assert rows[3][:2] == ["19", "0"]
+    assert "holds nan" in first
+    assert {row[0] for row in rows[3:]} == {str(node) for node in range(11, 20)}
+    assert "'good-replies': 8" in first
+    assert not any(re.search("(weight|noise|named|group)/", line) for line in said)
+    listed = "\n".join(line[1:] for line in said[said.index("Final results:") :])
+    found = ast.literal_eval(listed.split("Train Metrics:\n")[1].split("\n\n")[0])
+    assert found[2]["good-replies"] == "8"
+    assert "weight/11" in result.train_metrics_clientapp[2]
+    assert not logging.getLogger("flwr").filters

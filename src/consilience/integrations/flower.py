@@ -23,7 +23,7 @@ from consilience.estimators.average import Mean
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.ranks import Ranks
-from consilience.integrations.rounds import ClosedRound, Rounds
+from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
 from consilience.require import Require
 from consilience.text import shown, told
@@ -41,6 +41,7 @@ except ImportError as missing:
     ) from missing
 
 from consilience.integrations import flower_replies as replied
+from consilience.integrations.flower_log import tables
 from consilience.integrations.flower_nodes import Nodes
 from consilience.integrations.flower_spool import OneByOne, SpooledReplies
 
@@ -81,6 +82,7 @@ class ConsilienceStrategy(FedAvg):
         evidence: likewise, of those by which parties are judged.
         spool: a folder. Replies are kept there while a round lasts, so that no more than one is in
             memory (functions that combine metrics then get replies without arrays).
+        track: a TensorBoard writer or the mlflow module, which gets the numbers of every round.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class ConsilienceStrategy(FedAvg):
         tensors: Patterns | None = None,
         evidence: Patterns | None = None,
         spool: str | os.PathLike[str] | None = None,
+        track: Any = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -116,6 +119,7 @@ class ConsilienceStrategy(FedAvg):
             require=require,
             tensors=tensors,
             evidence=evidence,
+            track=track,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
@@ -173,15 +177,16 @@ class ConsilienceStrategy(FedAvg):
             # Of which the arrays are given away while replies come; the caller keeps its own.
             initial_arrays = ArrayRecord(dict(initial_arrays))
             grid, self._grid_is_ours = OneByOne(grid), True
-        result = super().start(
-            grid,
-            initial_arrays,
-            max(0, num_rounds - self._before),
-            timeout,
-            train_config,
-            evaluate_config,
-            None if evaluate_fn is None else self._evaluating(evaluate_fn),
-        )
+        with tables(lambda: self.rounds.last):
+            result = super().start(
+                grid,
+                initial_arrays,
+                max(0, num_rounds - self._before),
+                timeout,
+                train_config,
+                evaluate_config,
+                None if evaluate_fn is None else self._evaluating(evaluate_fn),
+            )
         if not result.arrays:  # no round was left to be run
             result.arrays = initial_arrays
         for kind in (
@@ -307,7 +312,7 @@ class ConsilienceStrategy(FedAvg):
             ended.weights,
             self.train_metrics_aggr_fn,
         )
-        metrics.update(beliefs(ended))
+        metrics.update(ended.numbers)
         if ended.consensus is None and not lent:
             return self._sent, metrics
         return replied.record(ended.model or {}), metrics
@@ -352,29 +357,3 @@ class ConsilienceStrategy(FedAvg):
             why = f"{type(error).__name__}: {shown(error, 200)}"
             log.warning("the metrics could not be combined: %s", why)
             return MetricRecord()
-
-
-def beliefs(ended: ClosedRound) -> MetricRecord:
-    """Return what a round taught of each party, as numbers: metrics hold no words."""
-    consensus = ended.consensus
-    found = MetricRecord(
-        {
-            "good-replies": len(consensus.parties) if consensus else 0,
-            "rejected-replies": len(ended.rejected),
-            "model-changed": int(consensus is not None),
-        }
-    )
-    for party, weight in ended.weights.items():
-        found[f"weight/{party}"] = float(weight)
-    for party in ended.reasons:
-        found[f"named/{party}"] = 2 if party in ended.rejected else 1
-    if consensus is None:
-        return found
-    found["effective-parties"] = float(consensus.diagnostics["effective_parties"])
-    for party in consensus.parties:
-        found[f"noise/{party}"] = float(consensus.noise[party])
-    for number, group in enumerate(consensus.groups, 1):
-        for party in group:
-            if party in consensus.parties:
-                found[f"group/{party}"] = number
-    return found
