@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,9 @@ import consilience as cs
 from consilience.integrations.nvflare import ConsilienceAggregator
 from consilience.record import Record
 from consilience.updates.tensors import Tensor
+from documented import blocks
 
-JOB = Path(__file__).parents[2] / "examples" / "nvflare" / "job.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
 JOBS = Path(__file__).parents[1] / "flare_app.py"
 
 
@@ -394,23 +396,30 @@ def test_models_of_torch_stay_so(dtype: str, spooled: bool, tmp_path: Path):
 
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    options = ["--honest=2", "--adversaries=1", "--attack=nan", "--rounds=2", f"--out={tmp_path}"]
+    """The command of its README, as it stands there."""
+    (command,) = blocks(EXAMPLE / "README.md", "sh")
+    here = shutil.copytree(EXAMPLE, tmp_path / "example")
     done = subprocess.run(
-        [sys.executable, JOB, *options],
-        env=environment,
-        cwd=tmp_path,
+        ["bash", "-euc", command],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        },
+        cwd=here,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    record = Record.read(tmp_path / "run.jsonl")
+    out = here / "nan-run"
+    record = Record.read(out / "run.jsonl")
     assert [r.round for r in record] == [1, 2]
     for found in record:
         assert set(found.parties) == {"site-1", "site-2"}
         assert "holds nan" in found.rejected["site-3"]
-    assert cs.Memory.load(tmp_path / "memory.npz").rounds == 2
+    assert cs.Memory.load(out / "memory.npz").rounds == 2
 
 
 def simulated(kind: str, out: Path, settings: dict[str, Any]) -> list[Any]:
