@@ -58,7 +58,7 @@ def test_the_commands_of_the_example(tmp_path: Path):
     record = Record.read(here / "run.jsonl")
     assert [round.round for round in record] == [1, 2]
     assert {"4", "5"} <= set(record[-1].reasons)
-    assert (here / "run.html").exists()
+    assert (here / "report.html").exists()
 
 
 class Model:
