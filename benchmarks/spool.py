@@ -85,7 +85,8 @@ def _simulated(kind: str, parties: int, megabytes: int) -> tuple[int, int]:
                         if "nvflare.private.fed.app.simulator.simulator_worker" in one.cmdline():
                             most = max(most, _most(one.parent() or one))
                 sleep(0.2)
-        if process.returncode or (kind != "fedavg" and not (Path(out) / "run.jsonl").exists()):
+        ended = list(Path(out).glob("work/**/models/server.npy"))
+        if process.returncode or not ended:
             raise RuntimeError(f"the job of {kind} failed: {process.returncode}")
     return most, round(perf_counter() - started)
 
