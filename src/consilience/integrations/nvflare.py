@@ -10,6 +10,7 @@ as an FLModel (FedAvg), or as a Shareable with a DXO in it (swarm learning, Scat
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
                 self._spool = Spool(folder)
             except ConsilienceError as error:
                 raise UpdateError(f"it could not be spooled: {error}") from None
+        gc.collect()  # of the results before, FLARE leaves pieces that refer to one another
         return self._spool.put(params)
 
     def reset_stats(self) -> None:
