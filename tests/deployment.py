@@ -46,7 +46,7 @@ class Deployment:
             f'address = "{self.address}"\n{trust}\n'
         )
 
-    def superlink(self, *options: str) -> None:
+    def superlink(self, *options: str, database: bool = True) -> None:
         host, port = self.address.split(":")
         trust = ["--insecure"]
         if self.certificates is not None:
@@ -56,7 +56,7 @@ class Deployment:
             "superlink",
             ["flower-superlink", *trust, "--host", host, "--port", port, *options],
             "--disable-runtime-dependency-installation",
-            f"--database={self.folder / 'superlink.db'}",
+            *([f"--database={self.folder / 'superlink.db'}"] if database else []),
         )
         wait(lambda: listening(self.address), "the SuperLink does not listen", self.log)
 
@@ -207,8 +207,9 @@ def listening(address: str) -> bool:
 
 
 def wait(
-    done: Callable[[], Any], otherwise: str, log: Callable[[], str], patience: float = PATIENCE
+    done: Callable[[], Any], otherwise: str, log: Callable[[], str], patience: float | None = None
 ) -> None:
+    patience = PATIENCE if patience is None else patience
     end = time.monotonic() + patience
     while not done():
         if time.monotonic() > end:

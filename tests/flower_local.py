@@ -76,26 +76,32 @@ class LocalGrid(Grid):
 
     def __init__(self, parties: dict[int, Party]) -> None:
         self.parties = parties
+        self.waiting: dict[str, list[Message]] = {}
 
     def set_run(self, run: Any) -> None: ...
     @property
     def run(self) -> Any: ...
     def create_message(self, *args: Any, **more: Any) -> Any: ...
-    def push_messages(self, messages: Any) -> Any: ...
-    def pull_messages(self, message_ids: Any) -> Any: ...
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.parties)
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        replies = []
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = []
         for message in messages:
             node = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = message.object_id
-            replies += self.parties[node].replies(message, node)
-        return replies
+            sent.append(message.object_id)
+            self.waiting[message.object_id] = self.parties[node].replies(message, node)
+        return sent
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [reply for sent in message_ids for reply in self.waiting.pop(sent, [])]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return self.pull_messages(self.push_messages(messages))
 
 
 def federation(*bad: Party, good: int = 4) -> LocalGrid:

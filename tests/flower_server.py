@@ -36,7 +36,11 @@ def serve(folder: Path, rounds: int) -> None:
     parties = {node: Party(answer) for node in range(11, 15)}
     parties[15] = sends({"weight": np.full(3, np.nan)}, who=1015)
     server = strategy(
-        step=1.0, party_key="who", checkpoint=folder / "run", record=folder / "run.jsonl"
+        step=1.0,
+        party_key="who",
+        checkpoint=folder / "run",
+        record=folder / "run.jsonl",
+        spool=folder / "spool",
     )
 
     def evaluate(server_round: int, model: ArrayRecord) -> MetricRecord:

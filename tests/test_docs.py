@@ -25,6 +25,7 @@ from consilience.cli.commands import app
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 # Blocks of these are parts of an app that has a server, or of a page that has none of its own data.
+# Those of docs/flower.md are run by integrations/test_documented.py.
 NOT_RUN = {"docs/flower.md", "docs/adapters.md"}
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")

@@ -90,7 +90,9 @@ def test_what_a_federation_can_ask_for(tmp_path: Path):
             return found, Record.read(folder / "record.jsonl")[-1]
 
         asked = {"trusted_counts": True, "tensors": "!bias", "evidence": ["weight"]}
-        found, round = ran("counts", ",,few,few-scaled", **asked)
+        spool = tmp_path / "spool"
+        found, round = ran("counts", ",,few,few-scaled", **asked, spool=str(spool))
+        assert list(spool.iterdir()) == []
         assert float(np.abs(found.model["weight"] - 1.5).max()) < 0.6
         assert not found.model["bias"].any()
         assert round.weights["2"] == pytest.approx(round.weights["0"] / 10, rel=0.25)

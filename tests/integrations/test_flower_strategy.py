@@ -1,8 +1,11 @@
 """The strategy with Flower's own records and messages, in this process."""
 
+import ast
 import io
 import logging
 import re
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 import consilience as cs
 from consilience.integrations import flower_replies
-from consilience.integrations.checkpoint import CheckpointError
+from consilience.integrations.checkpoint import CheckpointError, latest
 from consilience.integrations.flower import ConsilienceStrategy
 from consilience.record import Record
 from flower_local import (
@@ -606,3 +609,126 @@ def test_log_and_record_say_in_which_tensor(tmp_path: Path, caplog: pytest.LogCa
     said = r"[\d.]+× in bias, [\d.]+× elsewhere"
     assert re.search(f"party 17 .*: noise .*; {said}", caplog.text)
     assert re.search(said, Record.read(tmp_path / "run.jsonl")[0].reasons["17"])
+
+
+def test_spooled_replies_are_judged_as_others_are(tmp_path: Path):
+    """Every kind of reply, in files and in memory: the same model and the same reasons."""
+    kept = tmp_path / "kept"
+    parties = [party for party, _ in BAD.values()]
+    in_memory, in_files = strategy(), strategy(spool=kept, checkpoint=tmp_path / "run")
+    expected = in_memory.start(federation(*parties), initial(), 2, timeout=0)
+    found = in_files.start(federation(*parties), initial(), 2, timeout=0)
+    for name in SHAPES:
+        np.testing.assert_array_equal(found.arrays[name].numpy(), expected.arrays[name].numpy())
+    assert found.train_metrics_clientapp == expected.train_metrics_clientapp
+    for party, why in in_memory.reasons.items():  # some name objects by their addresses
+        assert re.sub("0x.*", "", in_files.reasons[party]) == re.sub("0x.*", "", why)
+    assert list(kept.iterdir()) == []
+
+
+def test_no_more_than_one_reply_is_in_memory(tmp_path: Path):
+    """The model is in a file while replies come; each of them is, and its arrays are gone, before
+    the next is asked for. What the caller gave stays the caller's."""
+    spool, seen = tmp_path / "spool", []
+
+    class Watched(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            files = [path.stat().st_size for path in spool.rglob("*.safetensors")]
+            left = sum(len(r.content["arrays"]) for r in taken)
+            assert chosen._sent is not None
+            left += len(chosen._sent)
+            seen.append((len(files), left, all(size > 2400 for size in files)))
+            found = super().pull_messages(message_ids)
+            taken.extend(found)
+            return found
+
+    taken: list[Message] = []
+    grid = Watched({n: honest(n) for n in range(5)})
+    given = initial()
+    chosen = strategy(spool=spool)
+    result = chosen.start(grid, given, num_rounds=1)
+    assert seen == [(1 + n, 0, True) for n in range(5)]
+    assert not np.any(given["weight"].numpy())
+    assert distance(result.arrays) < 0.5
+    assert list(spool.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_a_wrapper_that_runs_the_rounds_may_spool_too(step: float | None, tmp_path: Path):
+    chosen = strategy(spool=tmp_path, method="mean", weighted_by_key=None, step=step)
+    result = dp(chosen, 4).start(federation(), initial(), num_rounds=1)
+    assert distance(result.arrays) < 0.5 + 5 * 0.1 * 100.0 / 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reply_that_cannot_be_written_is_rejected_and_the_rest_goes_on(
+    tmp_path: Path,
+):
+    chosen = strategy(spool=tmp_path)
+    large = sends({name: np.ones((3000, 1000), "f4") for name in SHAPES})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        result = chosen.start(federation(large), initial(), num_rounds=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert distance(result.arrays) < 0.5
+    assert re.search(r"could not be spooled: .*cannot be written \(File too", chosen.reasons["15"])
+
+
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_a_model_that_was_lent_comes_back_where_it_stays(step: float | None, tmp_path: Path):
+    start = arrays({**GOOD, "counter": np.array(7)})
+    chosen = strategy(spool=tmp_path / "spool", checkpoint=tmp_path / "run", step=step)
+    grid = LocalGrid({n: sends({"weight": np.zeros(3)}) for n in range(3)})
+    result = chosen.start(grid, start, num_rounds=2)
+    for name, array in start.items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), array.numpy())
+    kept = latest(tmp_path / "run")
+    assert kept is not None
+    np.testing.assert_array_equal(kept.model["weight"], GOOD["weight"])
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_adapters_are_spooled_too(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    shapes = {"q.lora_A.weight": (4, 50), "q.lora_B.weight": (60, 4)}
+
+    def drawn() -> dict[str, np.ndarray]:
+        return {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+
+    start, grid = drawn(), LocalGrid({n: sends(drawn()) for n in range(4)})
+    found = strategy(spool=tmp_path).start(grid, arrays(start), num_rounds=1)
+    expected = strategy().start(grid, arrays(start), num_rounds=1)
+    for name in shapes:
+        np.testing.assert_array_equal(found.arrays[name].numpy(), expected.arrays[name].numpy())
+
+
+def test_a_folder_that_cannot_be_used_shows_at_once(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(cs.ConsilienceError, match=r"file.*cannot be written"):
+        strategy(spool=tmp_path / "file")
+
+
+def test_the_log_has_a_table_a_round(caplog: pytest.LogCaptureFixture):
+    """And no line for each number of each party, neither then nor when the run ends."""
+    copies = [sends(noisy(7, about=-3.0), loss=0.5) for _ in range(2)]
+    grid = federation(*copies, BAD["nan"][0], good=6)
+    with caplog.at_level(logging.INFO, "flwr"):
+        result = strategy().start(grid, initial(), num_rounds=2)
+    said = [record.getMessage() for record in caplog.records]
+    (first, _) = [line for line in said if "Aggregated MetricRecord" in line]
+    rows = [line.split() for line in first.splitlines()]
+    assert rows[1][:5] == ["8", "parties", "heard,", "1", "rejected"]
+    assert rows[2] == ["party", "weight", "noise", "why"]
+    assert rows[3][:2] == ["19", "0"]
+    assert "holds nan" in first
+    assert {row[0] for row in rows[3:]} == {str(node) for node in range(11, 20)}
+    assert "'good-replies': 8" in first
+    assert not any(re.search("(weight|noise|named|group)/", line) for line in said)
+    listed = "\n".join(line[1:] for line in said[said.index("Final results:") :])
+    found = ast.literal_eval(listed.split("Train Metrics:\n")[1].split("\n\n")[0])
+    assert found[2]["good-replies"] == "8"
+    assert "weight/11" in result.train_metrics_clientapp[2]
+    assert not logging.getLogger("flwr").filters

@@ -1,7 +1,9 @@
 """The aggregator with FLARE's own models and Shareables, and in FLARE's simulator."""
 
+import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +25,10 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils, params_type_to
 import consilience as cs
 from consilience.integrations.nvflare import ConsilienceAggregator
 from consilience.record import Record
+from consilience.updates.tensors import Tensor
+from documented import blocks
 
-JOB = Path(__file__).parents[2] / "examples" / "nvflare" / "job.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
 JOBS = Path(__file__).parents[1] / "flare_app.py"
 
 
@@ -131,6 +135,36 @@ def test_too_few_good_results_leave_the_model(known: bool):
     found = aggregator(start if known else None)
     assert answer(found, start, GOOD[0], BAD["nan"][0])["w"].min() == 7.0
     assert answer(found, start)["w"].min() == 7.0
+
+
+def test_spooled_results_are_judged_as_others_are(tmp_path: Path):
+    """Every kind of result, in files and in memory: the same model and the same reasons."""
+    kept, after = tmp_path / "kept", {}
+    for spool in (str(kept), None):
+        bad = [replace_name(copy.copy(model), f"bad-{name}") for name, (model, _) in BAD.items()]
+        found = aggregator(ZERO, spool=spool, record=str(tmp_path / f"{spool is None}.jsonl"))
+        good = [copy.copy(model) for model in GOOD]
+        after[spool] = answer(found, ZERO, *good, *bad)["w"]
+        if spool:  # as soon as they were accepted
+            assert all(isinstance(model.params["w"], Tensor) for model in good)
+    np.testing.assert_array_equal(after[str(kept)], after[None])
+    (in_files,), (in_memory,) = (Record.read(tmp_path / f"{n}.jsonl") for n in (False, True))
+    assert in_files.rejected == in_memory.rejected
+    assert list(kept.iterdir()) == []
+
+
+def replace_name(model: FLModel, name: str) -> FLModel:
+    model.meta = {**model.meta, "client_name": name}
+    return model
+
+
+def test_a_folder_that_cannot_be_used_is_said_and_the_model_stays(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    found = aggregator(ZERO, spool=str(tmp_path / "file"), record=str(tmp_path / "run.jsonl"))
+    after = answer(found, ZERO, *(copy.copy(model) for model in GOOD))
+    assert not after["w"].any()
+    (only,) = Record.read(tmp_path / "run.jsonl")
+    assert "could not be spooled" in only.rejected["site-0"]
 
 
 def test_memory_is_kept_over_rounds_and_jobs(tmp_path: Path):
@@ -342,8 +376,9 @@ def test_too_few_good_shareables_leave_the_model(known: bool, kind: str):
     np.testing.assert_array_equal(after["w"], start["w"])
 
 
+@pytest.mark.parametrize("spooled", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_models_of_torch_stay_so(dtype: str):
+def test_models_of_torch_stay_so(dtype: str, spooled: bool, tmp_path: Path):
     torch = pytest.importorskip("torch")
     kind = getattr(torch, dtype)
     start = {"w": torch.zeros(20, 30, dtype=kind), "n": torch.tensor(7)}
@@ -351,7 +386,8 @@ def test_models_of_torch_stay_so(dtype: str):
         sent(f"s{j}", {"w": torch.from_numpy(weights(j)["w"]).to(kind), "n": torch.tensor(7)})
         for j in range(4)
     ]
-    after = swarm(ConsilienceAggregator(), start, *own)
+    found = ConsilienceAggregator(spool=str(tmp_path) if spooled else None)
+    after = swarm(found, start, *own)
     assert after["w"].dtype == kind
     assert after["w"].shape == (20, 30)
     assert float((after["w"] - 3).abs().max()) < 0.5
@@ -360,23 +396,30 @@ def test_models_of_torch_stay_so(dtype: str):
 
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    options = ["--honest=2", "--adversaries=1", "--attack=nan", "--rounds=2", f"--out={tmp_path}"]
+    """The command of its README, as it stands there."""
+    (command,) = blocks(EXAMPLE / "README.md", "sh")
+    here = shutil.copytree(EXAMPLE, tmp_path / "example")
     done = subprocess.run(
-        [sys.executable, JOB, *options],
-        env=environment,
-        cwd=tmp_path,
+        ["bash", "-euc", command],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        },
+        cwd=here,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    record = Record.read(tmp_path / "run.jsonl")
+    out = here / "nan-run"
+    record = Record.read(out / "run.jsonl")
     assert [r.round for r in record] == [1, 2]
     for found in record:
         assert set(found.parties) == {"site-1", "site-2"}
         assert "holds nan" in found.rejected["site-3"]
-    assert cs.Memory.load(tmp_path / "memory.npz").rounds == 2
+    assert cs.Memory.load(out / "memory.npz").rounds == 2
 
 
 def simulated(kind: str, out: Path, settings: dict[str, Any]) -> list[Any]:
@@ -397,7 +440,8 @@ def simulated(kind: str, out: Path, settings: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.integration
 def test_a_swarm_in_flares_simulator(tmp_path: Path):
-    first, second = simulated("swarm", tmp_path, {})
+    first, second = simulated("swarm", tmp_path, {"spool": str(tmp_path / "spool")})
+    assert list((tmp_path / "spool").iterdir()) == []
     assert set(first.parties) == {"site-1", "site-2", "site-3"}
     assert "has shape (4999,)" in first.rejected["site-4"]
     assert set(second.parties) == {"site-1", "site-2", "site-3", "site-4"}
@@ -410,7 +454,8 @@ def test_a_swarm_in_flares_simulator(tmp_path: Path):
 @pytest.mark.integration
 def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
     settings = {"trusted_counts": True, "require": {"suspects": 0.1}, "evidence": ["numpy*"]}
-    first, second = simulated("fedavg", tmp_path, settings)
+    first, second = simulated("fedavg", tmp_path, {**settings, "spool": str(tmp_path / "spool")})
+    assert list((tmp_path / "spool").iterdir()) == []
     assert first.note is not None
     assert "1 of 5 parties are rejected or move together (site-4)" in first.note
     assert "has shape (4999,)" in first.rejected["site-4"]

@@ -270,6 +270,114 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(visit, example):
     expect(page.locator("#detail h2")).to_have_text("c03")
 
 
+LONG = "hospital-of-the-university-of-somewhere"
+
+
+@pytest.fixture
+def long_names(tmp_path) -> str:
+    """One round of parties whose names begin alike, two of which move together."""
+    file = tmp_path / "run.jsonl"
+    rng = np.random.default_rng(0)
+    rows = {f"{LONG}-{j}": rng.standard_normal(300) for j in range(8)}
+    rows[f"{LONG}-7"] = rows[f"{LONG}-6"]
+    rows[f"{LONG}-is-noisy"] = 9 * rng.standard_normal(300)
+    rows[f"{LONG}-broken"] = np.full(300, np.nan)
+    cs.aggregate(rows, record=file)
+    return report(file)
+
+
+def test_reasons_fit_a_phone_also_beside_long_names(visit, long_names):
+    page = visit(long_names, viewport={"width": 375, "height": 740}, has_touch=True, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    for section in ("parties", "rejected"):
+        table = page.locator(f"#{section} .scroll")
+        assert table.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+    why = page.locator("#parties tbody tr .why").first.bounding_box()
+    assert why["x"] + why["width"] <= 375
+    assert why["width"] > 80
+
+
+# The text of a chart, and from where to where it goes downwards.
+WRITTEN = """chart => chart.canvas.getZr().storage.getDisplayList(true)
+    .filter(one => one.style?.text && !one.invisible)
+    .map(one => {
+        const box = one.getBoundingRect().clone();
+        if (one.transform) box.applyTransform(one.transform);
+        return [one.style.text, box.y, box.y + box.height];
+    })"""
+
+
+def test_labels_of_the_matrix_are_apart_from_the_legend(visit, long_names):
+    page = visit(long_names)
+    wait_for_colour(page, "correlation", "alike")
+    written = page.evaluate(f"() => ({WRITTEN})(matrix)")
+    legend = min(top for text, top, _ in written if text in ("together 1", "−1 opposed"))
+    names = [(text, bottom) for text, _, bottom in written if "…" in text]
+    assert len(names) == 2 * 9
+    assert len({text for text, _ in names}) == 9
+    assert max(bottom for _, bottom in names) < legend
+
+
+def test_one_round_is_drawn_in_the_middle(visit, long_names):
+    page = visit(long_names)
+    wait_for_colour(page, "weights", "group0")
+    wait_for_colour(page, "noise", "noisy")
+    for chart in ("weights", "noise", "effective", "seconds"):
+        page.locator(f"#{chart} .chart").scroll_into_view_if_needed()
+        page.wait_for_function("name => charts[name].drawn", arg=chart)
+        at = "(name, x) => charts[name].canvas.convertToPixel({ xAxisIndex: 0 }, x)"
+        left, x, right = page.evaluate(f"name => [0, 1, 2].map(x => ({at})(name, x))", chart)
+        assert x - left == pytest.approx(right - x)
+        assert x - left > 100
+
+
+# How far to the right something is drawn on a canvas, of its width.
+REACH = """canvas => {
+    const {data, width} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let last = 0;
+    for (let k = 0; k < data.length / 4; k++) if (data[4 * k + 3]) last = Math.max(last, k % width);
+    return last / width;
+}"""
+
+
+def test_the_page_prints_whole(visit, tmp_path):
+    """Charts that were never in sight, rows of every page of a table, dark on light."""
+    file = tmp_path / "run.jsonl"
+    rng = np.random.default_rng(0)
+    rows = {f"p{j}": rng.standard_normal(3000) for j in range(70)}
+    rows["p1"] = rows["p0"]
+    for _ in range(3):
+        cs.aggregate(rows, record=file)
+    page = visit(report(file), color_scheme="dark")
+    charts = {name: tone for name, tone in CHARTS.items() if name != "accuracy"}
+    page.evaluate(
+        """([charts]) => addEventListener("beforeprint", () => {
+            const drawn = Object.entries(charts).map(([name, tone]) => [
+                name,
+                pixels([name, colour(tone)]),
+                document.querySelectorAll(`#${name} canvas:not([hidden])`).length,
+                reach(document.querySelector(`#${name} canvas`)) > 0.8,
+            ]);
+            const rows = document.querySelectorAll("#parties tbody tr").length;
+            window.printed = { drawn, rows, theme: document.documentElement.dataset.theme };
+        })""".replace("pixels([", f"({PIXELS})([").replace("reach(", f"({REACH})("),
+        [charts],
+    )
+    pages = page.pdf(format="A4").count(b"/Type /Page\n")
+    assert page.evaluate("window.printed") == {
+        "drawn": [[name, True, 1, True] for name in charts],
+        "rows": 70,
+        "theme": "light",
+    }
+    assert pages > 3
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("#parties tbody tr")).to_have_count(50)
+    assert page.locator("canvas[hidden]").count() == 0
+    page.emulate_media(media="print")
+    cut = "boxes => boxes.filter(box => box.scrollHeight > box.clientHeight + 1).length"
+    assert page.locator(".scroll").evaluate_all(cut) == 0
+
+
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "</script><script>window.hacked = 2</script>",

@@ -14,6 +14,8 @@ from consilience.consensus import Consensus
 from consilience.deliberation import deliberate
 from consilience.engines.adapters import Adapters
 from consilience.engines.device import Device, devices, on_this_machine
+from consilience.engines.files.engine import in_pieces
+from consilience.engines.files.spool import are_stored
 from consilience.engines.in_process import InProcess
 from consilience.errors import ConsilienceError, RecordFileError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
@@ -114,7 +116,9 @@ def aggregate(
 
 
 def _engine(updates: Updates, lora: LoRA | None) -> InProcess:
-    """Return the engine for where the updates lie: on one accelerator, or in memory."""
+    """Return the engine for where the updates lie: in files, on one accelerator, or in memory."""
+    if are_stored(updates):
+        updates = in_pieces(updates)
     if lora is not None:
         return Adapters(updates, lora)
     found = devices(updates)

@@ -21,9 +21,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from consilience.engines.files import safetensors
 from consilience.errors import ConsilienceError
 from consilience.memory import Memory
 from consilience.text import shown
+from consilience.updates.tensors import tensor
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -72,9 +74,8 @@ class Checkpoint:
         return target
 
     def _write(self, folder: Path) -> None:
-        from safetensors.numpy import save_file  # here, since few who import this will save
-
-        save_file(self.model, folder / "model.safetensors")
+        with open(folder / "model.safetensors", "xb") as model:  # a piece at a time
+            safetensors.write(model, {name: tensor(values) for name, values in self.model.items()})
         self.memory.save(folder / "memory.npz")
         state = {
             "format": _FORMAT,

@@ -23,7 +23,7 @@ from consilience.estimators.average import Mean
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.ranks import Ranks
-from consilience.integrations.rounds import ClosedRound, Rounds
+from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
 from consilience.require import Require
 from consilience.text import shown, told
@@ -41,7 +41,9 @@ except ImportError as missing:
     ) from missing
 
 from consilience.integrations import flower_replies as replied
+from consilience.integrations.flower_log import tables
 from consilience.integrations.flower_nodes import Nodes
+from consilience.integrations.flower_spool import OneByOne, SpooledReplies
 
 log = logging.getLogger("flwr")  # whose lines Flower shows to those who follow a run
 
@@ -78,6 +80,9 @@ class ConsilienceStrategy(FedAvg):
         tensors: names or patterns of the tensors to aggregate, or with "!" of those not to, which
             stay as they are in the global model.
         evidence: likewise, of those by which parties are judged.
+        spool: a folder. Replies are kept there while a round lasts, so that no more than one is in
+            memory (functions that combine metrics then get replies without arrays).
+        track: a TensorBoard writer or the mlflow module, which gets the numbers of every round.
     """
 
     def __init__(
@@ -96,6 +101,8 @@ class ConsilienceStrategy(FedAvg):
         require: Require | None = None,
         tensors: Patterns | None = None,
         evidence: Patterns | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        track: Any = None,
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
@@ -112,12 +119,15 @@ class ConsilienceStrategy(FedAvg):
             require=require,
             tensors=tensors,
             evidence=evidence,
+            track=track,
         )
         self._before = 0  # rounds that an earlier run of this federation finished
         self._nodes = Nodes(party_key, self.rounds.names)
         self._ranks = Ranks() if own_ranks else None
+        self._spooled = None if spool is None else SpooledReplies(spool)
         self._sent: ArrayRecord | None = None
         self._at_the_wheel = False  # whether this strategy runs its rounds itself
+        self._grid_is_ours = False  # whether replies come one by one, after all was sent
 
     @property
     def memory(self) -> Memory:
@@ -163,15 +173,20 @@ class ConsilienceStrategy(FedAvg):
                 num_rounds,
                 self.rounds.checkpoint,
             )
-        result = super().start(
-            grid,
-            initial_arrays,
-            max(0, num_rounds - self._before),
-            timeout,
-            train_config,
-            evaluate_config,
-            None if evaluate_fn is None else self._evaluating(evaluate_fn),
-        )
+        if self._spooled is not None:
+            # Of which the arrays are given away while replies come; the caller keeps its own.
+            initial_arrays = ArrayRecord(dict(initial_arrays))
+            grid, self._grid_is_ours = OneByOne(grid), True
+        with tables(lambda: self.rounds.last):
+            result = super().start(
+                grid,
+                initial_arrays,
+                max(0, num_rounds - self._before),
+                timeout,
+                train_config,
+                evaluate_config,
+                None if evaluate_fn is None else self._evaluating(evaluate_fn),
+            )
         if not result.arrays:  # no round was left to be run
             result.arrays = initial_arrays
         for kind in (
@@ -258,12 +273,29 @@ class ConsilienceStrategy(FedAvg):
         """Return the consensus of the replies that can be used, and what it is made of."""
         if self.fraction_train == 0:
             return None, None
+        try:
+            return self._aggregated(server_round + self._before, replies)
+        finally:
+            self._sent = None  # a model's memory, and it may be much
+            if self._spooled is not None:
+                self._spooled.clear()
+
+    def _aggregated(
+        self, round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        read = replied.update
+        sent: Any = None if self._sent is None else replied.tensors(self._sent)
+        lent = False
+        if self._spooled is not None:
+            replies, read = self._spooled.take(replies), self._spooled.update
+            if self._sent is not None and self._grid_is_ours:
+                sent, lent = self._spooled.lend(self._sent), True
         good, rejected = self._nodes.answers(replies)
         updates: dict[str, Any] = {}
         counts: dict[str, float] = {}
         for party, message in good.items():
             try:
-                updates[party] = replied.update(message)
+                updates[party] = read(message)
             except UpdateError as error:
                 rejected[party] = str(error)
         if self.weighted_by_key:
@@ -271,10 +303,7 @@ class ConsilienceStrategy(FedAvg):
             counts, bad = sample_counts(said, self.weighted_by_key)
             updates = {party: update for party, update in updates.items() if party not in bad}
             rejected |= bad
-        sent = None if self._sent is None else replied.tensors(self._sent)
-        ended = self.rounds.close(
-            server_round + self._before, updates, sent, counts if counts else None, rejected
-        )
+        ended = self.rounds.close(round, updates, sent, counts if counts else None, rejected)
         usable = {party: x for party, x in updates.items() if party not in ended.rejected}
         if self._ranks is not None:
             self._ranks.learn(usable)
@@ -283,8 +312,8 @@ class ConsilienceStrategy(FedAvg):
             ended.weights,
             self.train_metrics_aggr_fn,
         )
-        metrics.update(beliefs(ended))
-        if ended.consensus is None:
+        metrics.update(ended.numbers)
+        if ended.consensus is None and not lent:
             return self._sent, metrics
         return replied.record(ended.model or {}), metrics
 
@@ -328,29 +357,3 @@ class ConsilienceStrategy(FedAvg):
             why = f"{type(error).__name__}: {shown(error, 200)}"
             log.warning("the metrics could not be combined: %s", why)
             return MetricRecord()
-
-
-def beliefs(ended: ClosedRound) -> MetricRecord:
-    """Return what a round taught of each party, as numbers: metrics hold no words."""
-    consensus = ended.consensus
-    found = MetricRecord(
-        {
-            "good-replies": len(consensus.parties) if consensus else 0,
-            "rejected-replies": len(ended.rejected),
-            "model-changed": int(consensus is not None),
-        }
-    )
-    for party, weight in ended.weights.items():
-        found[f"weight/{party}"] = float(weight)
-    for party in ended.reasons:
-        found[f"named/{party}"] = 2 if party in ended.rejected else 1
-    if consensus is None:
-        return found
-    found["effective-parties"] = float(consensus.diagnostics["effective_parties"])
-    for party in consensus.parties:
-        found[f"noise/{party}"] = float(consensus.noise[party])
-    for number, group in enumerate(consensus.groups, 1):
-        for party in group:
-            if party in consensus.parties:
-                found[f"group/{party}"] = number
-    return found

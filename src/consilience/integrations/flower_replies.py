@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from consilience.errors import UpdateError
 from consilience.storage.npy import parsed
 from consilience.text import shown
+from consilience.updates.tensors import as_numpy
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -41,11 +42,11 @@ def tensor(name: str, array: Array) -> NDArray[Any]:
         raise UpdateError(f"tensor '{shown(name)}' is not a .npy array ({_short(error)})") from None
 
 
-def record(model: Tensors) -> ArrayRecord:
+def record(model: dict[str, Any]) -> ArrayRecord:
     """Return a model as a record, and empty it on the way: one copy of it is enough."""
     found = ArrayRecord()
     for name in list(model):
-        found[name] = serialised(model.pop(name))
+        found[name] = serialised(as_numpy(model.pop(name)))
     return found
 
 

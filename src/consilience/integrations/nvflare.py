@@ -10,6 +10,7 @@ as an FLModel (FedAvg), or as a Shareable with a DXO in it (swarm learning, Scat
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.errors import UpdateError
+from consilience.engines.files.spool import Spool
+from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.catalogue import DEFAULT
 from consilience.integrations.metrics import sample_counts, typical_metrics
 from consilience.integrations.rounds import Rounds
@@ -67,6 +69,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         adapters: "lora" or "rslora" if clients send LoRA's factors, of any ranks, all with one
             alpha; "auto" finds out from the model's tensors; None takes them for tensors like
             others.
+        spool: a folder. What clients send is kept there while a round lasts, not in memory.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         tensors: list[str] | None = None,
         evidence: list[str] | None = None,
         adapters: str | None = "auto",
+        spool: str | None = None,
     ) -> None:
         super().__init__()
         self.method, self.minimum, self.params_type = method, minimum, params_type
@@ -88,6 +92,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         self.require, self.tensors, self.evidence = require, tensors, evidence
         self._require, self.adapters = None if require is None else Require(**require), adapters
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
+        self.spool = spool
+        self._spool: Spool | None = None
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel | UpdateError]] = {}
 
@@ -138,11 +144,29 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     def accept_model(self, model: FLModel) -> None:
         """Take what a client sent; it is judged when all have been heard."""
         name = _meta(model).get("client_name")
-        self._sent.setdefault(name if isinstance(name, str) else "nobody", []).append(model)
+        sent = self._sent.setdefault(name if isinstance(name, str) else "nobody", [])
+        try:
+            if self.spool is not None:
+                model.params = self._spooled(model.params, self.spool)
+            sent.append(model)
+        except UpdateError as error:
+            sent.append(error)
+
+    def _spooled(self, params: Any, folder: str) -> Any:
+        """Return parameters whose tensors lie in a file."""
+        if self._spool is None:  # here, as the job may be made on another machine
+            try:
+                self._spool = Spool(folder)
+            except ConsilienceError as error:
+                raise UpdateError(f"it could not be spooled: {error}") from None
+        gc.collect()  # of the results before, FLARE leaves pieces that refer to one another
+        return self._spool.put(params)
 
     def reset_stats(self) -> None:
         """Forget what was sent in the round that has ended."""
         self._sent = {}
+        if self._spool is not None:
+            self._spool.clear()
 
     def aggregate_model(self) -> FLModel:
         """Return the consensus, or the model as it was if too little of use was sent."""
@@ -166,7 +190,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         start = self._global_model()
         model = _arrays(start)
         if model is not None and not moved:
-            model = {name: np.zeros_like(value) for name, value in model.items()}
+            model = {name: np.zeros(v.shape, v.dtype) for name, v in model.items()}
         ended = self._rounds.close(self._round(), updates, model, counts, {**rejected, **bad})
         if ended.consensus and self.memory:
             self._keep(self._rounds.memory, self.memory)

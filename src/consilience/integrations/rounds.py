@@ -25,9 +25,11 @@ from consilience.engines.alone import tried_alone
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Tensors, fits, latest
+from consilience.integrations.tracking import check, send
 from consilience.memory import Memory
 from consilience.record import Record
 from consilience.require import Require
+from consilience.summary import Summary
 from consilience.text import shown, told
 from consilience.updates.adapters import LoRA, are_factors, meaning
 from consilience.updates.names import Patterns
@@ -35,6 +37,7 @@ from consilience.updates.tensors import as_numpy
 
 _REASON = 400  # characters of what is said of a party: some of it may be foreign
 _NOTE = 1000  # of what is said of a round
+_CELL, _WHY = 24, 120  # of a cell in the log's table
 _AUTO = "auto"
 
 
@@ -58,6 +61,45 @@ class ClosedRound:
         nothing = dict.fromkeys(self.rejected, 0.0)
         return {**nothing, **(self.consensus.weights if self.consensus else {})}
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What the round taught of each party, for whatever takes numbers and no words."""
+        consensus = self.consensus
+        found: dict[str, float] = {
+            "good-replies": len(consensus.parties) if consensus else 0,
+            "rejected-replies": len(self.rejected),
+            "model-changed": int(consensus is not None),
+        }
+        found |= {f"weight/{party}": float(weight) for party, weight in self.weights.items()}
+        found |= {f"named/{party}": 2 if party in self.rejected else 1 for party in self.reasons}
+        if consensus is None:
+            return found
+        found["effective-parties"] = float(consensus.diagnostics["effective_parties"])
+        found |= {f"noise/{party}": float(consensus.noise[party]) for party in consensus.parties}
+        for number, group in enumerate(consensus.groups, 1):
+            found |= {f"group/{party}": number for party in group if party in consensus.parties}
+        return found
+
+    @property
+    def summary(self) -> Summary:
+        """Who weighs how much, and why: those who stand out first."""
+        reasons, noise = self.reasons, self.consensus.noise if self.consensus else {}
+        weights = self.weights
+        rows = [
+            [
+                shown(party, _CELL),
+                f"{weights[party]:.3g}",
+                f"{noise[party]:.3g}" if np.isfinite(noise.get(party, np.nan)) else "",
+                shown(reasons.get(party, ""), _WHY),
+            ]
+            for party in sorted(weights, key=lambda party: (party not in reasons, weights[party]))
+        ]
+        heard, bad = len(weights) - len(self.rejected), len(self.rejected)
+        title = f"{heard} parties heard, {bad} rejected"
+        if self.consensus is None:
+            title = f"the model stays as it is: {self.note}"
+        return Summary(title, ("party", "weight", "noise", "why"), rows)
+
 
 @dataclass
 class Rounds:
@@ -77,6 +119,7 @@ class Rounds:
     log         where parties are named
     trusted_counts, require  as of `aggregate`; who sent nothing of use is a suspect, too
     tensors, evidence  as of `aggregate`; tensors that are not aggregated stay as they are
+    track       what gets the numbers of every round (see `consilience.integrations.tracking`)
     """
 
     method: str | Method = DEFAULT
@@ -95,8 +138,10 @@ class Rounds:
     require: Require | None = None
     tensors: Patterns | None = None
     evidence: Patterns | None = None
+    track: Any = None
 
     def __post_init__(self) -> None:
+        check(self.track)
         resolve(self.method)  # a mistake shows now, not after the first round
         if self.adapters not in (None, _AUTO):
             self.adapters = meaning(self.adapters)
@@ -166,7 +211,8 @@ class Rounds:
             return None, f"no usable updates, expected {self.minimum} at least", {}
         centre = model
         if model is not None and self.step is not None:
-            centre = {name: np.zeros_like(tensor) for name, tensor in model.items()}
+            # Not zeros_like: pages that nobody has written to take no memory.
+            centre = {name: np.zeros(t.shape, t.dtype) for name, t in model.items()}
         lora = self._meaning(model)
         try:
             try:
@@ -220,6 +266,7 @@ class Rounds:
             return value
         value = value if type(value) is dict else dict(value)  # a party's mapping may be read-only
         for name, tensor in model.items():
+            tensor = as_numpy(tensor)  # which may lie in a file
             if name not in value:
                 value[name] = tensor
                 continue
@@ -252,6 +299,10 @@ class Rounds:
     def _keep(self, round: int, ended: ClosedRound) -> None:
         # The record first: a round written twice is read once, one never written is lost.
         self._append(round, ended)
+        try:
+            send(self.track, ended.numbers, round)
+        except Exception as error:  # of somebody else's server, perhaps
+            self.log.error("the numbers of round %d are not tracked: %s", round, told(error))
         if self.checkpoint is not None and ended.model is not None:
             try:
                 Checkpoint(round, ended.model, self.memory, self.rejections, self.names).save(

@@ -9,15 +9,17 @@ adversaries in separate processes collude without a word.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience import aggregate
 from consilience.lab import mnist
-from consilience.lab.attacks import SUITE, Knowledge, Poison, make
 from consilience.lab.partitions import iid
+
+if TYPE_CHECKING:
+    from consilience.lab.attacks import Poison
 
 Array = NDArray[Any]
 Weights = dict[str, Array]  # weight (10, 784), bias (10,)
@@ -98,6 +100,8 @@ def lies(
     aggregator: Any = None,
 ) -> list[Any]:
     """What each adversary sends: parameters, or what no model can hold."""
+    # Here, as honest parties do without: it takes scipy.special, a third of their imports.
+    from consilience.lab.attacks import SUITE, Knowledge, make
 
     def poisoned(poison: Poison, count: int) -> Array:
         rows = [train(model, party, honest, round, seed, poison) for party in range(count)]

@@ -52,6 +52,28 @@ class Chart {
     draw();
   }
 
+  // Draw for paper, at once, as there is no next frame; and in one layer, since browsers print the
+  // uppermost alone.
+  print(width) {
+    this.canvas.resize({ width });
+    this.look(true);
+    this.canvas.getZr().flush();
+    const [lowest, ...layers] = this.holder.querySelectorAll("canvas");
+    const pen = lowest?.getContext("2d");
+    for (const layer of layers) {
+      pen.save();
+      pen.resetTransform();
+      pen.drawImage(layer, 0, 0);
+      pen.restore();
+      layer.hidden = true;
+    }
+  }
+
+  unprint() {
+    for (const layer of this.holder.querySelectorAll("canvas")) layer.hidden = false;
+    this.canvas.resize({ width: "auto" });
+  }
+
   draw(option) {
     const textStyle = { fontFamily: getComputedStyle(document.body).fontFamily };
     this.canvas.setOption({ animation: false, textStyle, ...option }, { notMerge: true });
@@ -91,15 +113,21 @@ class LineChart extends Chart {
     const quiet = { color: colour("muted"), fontSize: 11 };
     const wide = this.holder.clientWidth > 480;
     const named = labels ? legible(series, log) : new Set();
+    const [first, last] = axisEnds(rounds);
+    const lone = rounds.length === 1; // in the middle, and its number alone is on the axis
     this.drawn = true;
     super.draw({
       grid: { left: 46, right: labels && wide ? 112 : 14, top: 12, bottom: zoom ? 64 : 26 },
       xAxis: {
         type: "value",
-        min: rounds[0]?.number ?? 0,
-        max: Math.max(rounds.at(-1)?.number ?? 1, (rounds[0]?.number ?? 0) + 1),
+        min: first,
+        max: last,
         minInterval: 1,
-        axisLabel: { ...quiet, hideOverlap: true },
+        axisLabel: {
+          ...quiet,
+          hideOverlap: true,
+          formatter: (number) => (lone && number !== rounds[0].number ? "" : String(number)),
+        },
         axisLine: { onZero: false, lineStyle: { color: colour("line") } },
         splitLine: { show: false },
       },
@@ -123,6 +151,7 @@ class LineChart extends Chart {
         type: "line",
         showSymbol: rounds.length < 3 && !one.silent,
         symbol: "circle",
+        symbolSize: lone ? 9 : 4,
         sampling: "lttb",
         triggerLineEvent: true,
         emphasis: { disabled: true },
@@ -132,6 +161,12 @@ class LineChart extends Chart {
       })),
     });
   }
+}
+
+// The first and the last round on an axis; a round that is alone has room on both sides.
+function axisEnds(rounds) {
+  const [first, last] = [rounds[0]?.number ?? 0, rounds.at(-1)?.number ?? 1];
+  return rounds.length === 1 ? [first - 1, first + 1] : [first, Math.max(last, first + 1)];
 }
 
 // Powers of ten as marks, or of two where there would be too few.
@@ -236,15 +271,20 @@ function quantileLines(rounds, parties, value, shares) {
 
 // One label for a group, on the line of its first member.
 function seriesLabels(run, judgements, loud, picked) {
-  if (picked !== null) return new Map([[picked, run.names[picked]]]);
+  if (picked !== null) return new Map([[picked, short(run.names[picked])]]);
   const found = new Map();
   for (const { cause, members } of clusters(judgements)) {
-    const names = members.map((one) => run.names[one.party]);
+    const names = members.map((one) => short(run.names[one.party]));
     if (cause === "together")
       found.set(members[0].party, list(names, 2).replace(" and ", " +").replace(" more", ""));
     else members.slice(0, 3).forEach((one, k) => found.set(one.party, names[k]));
   }
   return new Map([...found].filter(([party]) => loud.includes(party)).slice(0, LABELLED));
+}
+
+// A name of which the ends are left if it is long: names of parties often begin alike.
+function short(name) {
+  return name.length > 12 ? `${name.slice(0, 4)}…${name.slice(-7)}` : name;
 }
 
 // The matrix, groups side by side; order: positions among the round's members.
@@ -259,6 +299,7 @@ function drawMatrix(chart, run, round, order, picked) {
     }),
   );
   const few = order.length <= 30;
+  const room = few ? Math.min(84, 7 * Math.max(...names.map((name) => short(name).length))) : 0;
   const axis = {
     type: "category",
     data: names,
@@ -268,14 +309,13 @@ function drawMatrix(chart, run, round, order, picked) {
       show: few,
       interval: 0,
       fontSize: 11,
-      width: 72,
-      overflow: "truncate",
+      formatter: short,
       color: (name, k) => (round.members[order[k]] === picked ? colour("picked") : colour("muted")),
     },
   };
-  const margin = few ? 60 : 10;
+  const legend = 46;
   chart.draw({
-    grid: { left: margin, right: 10, top: 10, bottom: few ? 96 : 46 },
+    grid: { left: room + 10, right: 10, top: 10, bottom: room + legend },
     xAxis: { ...axis, axisLabel: { ...axis.axisLabel, rotate: 90 } },
     yAxis: { ...axis, inverse: true },
     visualMap: {

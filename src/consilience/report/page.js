@@ -146,9 +146,20 @@ $("party").addEventListener("change", () => {
 });
 $("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
 document.addEventListener("keydown", onKey);
-addEventListener("beforeprint", () =>
-  [matrix, ...Object.values(charts)].forEach((chart) => chart.look(true)),
-);
+// On paper: dark on light, every chart drawn, every row of every table.
+addEventListener("beforeprint", () => {
+  paper.theme = document.documentElement.dataset.theme;
+  paper.on = true;
+  setTheme(false);
+  for (const chart of [matrix, ...Object.values(charts)]) {
+    chart.print(paper.width);
+  }
+});
+addEventListener("afterprint", () => {
+  paper.on = false;
+  setTheme(paper.theme === "dark");
+  for (const chart of [matrix, ...Object.values(charts)]) chart.unprint();
+});
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 prefersDark.addEventListener("change", () => setTheme(prefersDark.matches));
 if (given.live !== null) {

@@ -53,7 +53,7 @@ function intervalLines() {
 }
 
 function equalLine() {
-  const ends = run.rounds.length ? [run.rounds[0].number, run.rounds.at(-1).number] : [];
+  const ends = run.rounds.length ? axisEnds(run.rounds) : [];
   const lineStyle = { color: colour("muted"), type: "dotted", width: 1.5 };
   return { id: "equal", data: ends.map((number) => [number, 1]), silent: true, lineStyle };
 }

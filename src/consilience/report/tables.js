@@ -11,9 +11,14 @@ function element(kind, attributes = {}, ...children) {
   return made;
 }
 
+// Whether the page is being printed: then tables have no pages. Charts are as wide as a sheet of
+// A4 or Letter has room in a card.
+const paper = { on: false, width: 670 };
+
 // columns: [{title, sort(row), cell(row), left, first}]; state keeps {by, down, page} between drawings.
-function table(holder, columns, rows, state, { perPage = Infinity, caption, rowClass, onRow } = {}) {
+function table(holder, columns, rows, state, { perPage: most = Infinity, caption, rowClass, onRow } = {}) {
   const draw = () => {
+    const perPage = paper.on ? Infinity : most;
     const focused = holder.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const pages = Math.max(1, Math.ceil(rows.length / perPage));
     state.page = Math.min(state.page ?? 0, pages - 1);

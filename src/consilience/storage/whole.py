@@ -58,10 +58,13 @@ def whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 class HiddenFolder:
-    """A folder beside a target for what becomes the target: its `CONTENT`, a file or a folder."""
+    """A folder beside a target for what becomes the target: its `CONTENT`, a file or a folder.
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
+    If it is ``shared``, several processes may have one each beside the same target.
+    """
+
+    def __init__(self, target: Path, *, shared: bool = False) -> None:
+        self._target, self._shared = target, shared
         self._name = ""
         self._parent = self._lock = self.descriptor = -1
 
@@ -72,8 +75,14 @@ class HiddenFolder:
             raise OSError(0, "another process removes what is made")
         owner = os.fstat(self._lock).st_uid
         for name in _partials(os.listdir(self._parent), self._target.name):
-            if name != self._name and not self._removed(name, owner):
+            gone = name == self._name or self._removed(name, owner)
+            if not gone and not self._shared:
                 raise OSError(0, "another process is writing it")
+
+    @property
+    def path(self) -> Path:
+        """Where the folder is."""
+        return self._target.with_name(self._name)
 
     def end(self) -> None:
         """Remove the folder with all that is in it; fit to be called at any time."""

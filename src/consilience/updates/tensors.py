@@ -122,6 +122,15 @@ class Tensor:
             flat = np.require(flat, flat.dtype.newbyteorder("="), ["A", "C"])
         return Tensor(flat.reshape(-1), self.dtype, self.shape, self.source)
 
+    def emptied(self) -> Any:
+        """Return what `rebuild` needs of the source: its library, dtype and device."""
+        source = self.source
+        if _torch_of(source) is not None:
+            return source.new_empty(0)
+        if isinstance(source, np.ndarray):
+            return np.empty(0, source.dtype)
+        return source if isinstance(source, float | int | np.generic) else None
+
     def rebuild(self, storage: Array) -> Any:
         """Return storage as a tensor of the source's library, dtype, shape and device."""
         source = self.source

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ MOST_TENSORS = 1 << 17
 _LONGEST_METADATA = 1 << 20  # as much is written into each file of an output
 _MOST_DIMENSIONS = 64  # numpy's, and torch's
 _BEFORE_HEADER = 8
+_BLOCK = 1 << 20  # numbers written at once
 
 _DTYPES = {
     "F64": "float64",
@@ -145,6 +146,16 @@ def header(tensors: Mapping[str, Tensor], metadata: Metadata, length: int = 0) -
         raise AssertionError("a header that would overwrite the tensors")
     text = text.ljust(max(length - _BEFORE_HEADER, -(-len(text) // 8) * 8))
     return len(text).to_bytes(_BEFORE_HEADER, "little") + text
+
+
+def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as a file, a piece at a time, wherever they lie."""
+    file.write(header(tensors, {}))
+    for tensor in tensors.values():
+        flat = tensor.flat()
+        for start in range(0, flat.size, _BLOCK):
+            piece = flat.read(start, min(start + _BLOCK, flat.size))
+            file.write(piece.astype(piece.dtype.newbyteorder("<"), copy=False).data)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
