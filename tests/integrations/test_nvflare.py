@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,33 @@ def test_a_bad_result_is_rejected_by_name(name: str, known: bool, tmp_path: Path
     (only,) = Record.read(tmp_path / "run.jsonl")
     assert reason in only.rejected["eve"]
     assert len(only.parties) == 4
+
+
+def test_a_result_that_is_being_spooled_counts_when_the_round_ends(tmp_path: Path):
+    """In a swarm, results come in threads of their own."""
+    begun, go_on = Event(), Event()
+
+    class Slow(dict[str, Any]):
+        def items(self) -> Any:
+            begun.set()
+            assert go_on.wait(20)
+            return super().items()
+
+    record = tmp_path / "run.jsonl"
+    found = aggregator(ZERO, spool=str(tmp_path / "spool"), record=str(record))
+    for result in copy.deepcopy(GOOD):
+        found.accept_model(result)
+    threads = [Thread(target=found.accept_model, args=[sent("slow", Slow(weights(9)))])]
+    threads[0].start()
+    assert begun.wait(20)
+    threads.append(Thread(target=found.aggregate_model))
+    threads[1].start()
+    threads[1].join(0.2)
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    (only,) = Record.read(record)
+    assert set(only.parties) == {"slow", "site-0", "site-1", "site-2", "site-3"}
 
 
 def test_two_results_of_one_client_count_for_nothing(tmp_path: Path):

@@ -118,7 +118,7 @@ def test_a_memory_of_errors_that_fade_makes_a_suspect_count_less():
     memory, weight = cs.Memory(seed=0), []
     for seed in range(12):
         updates = noisy(seed=seed, size=5000)
-        updates["p00"][seed * 100 : seed * 100 + 60] += 8
+        updates["p00"][seed * 100 : seed * 100 + 60] += 12
         weight.append(cs.aggregate(updates, memory=memory).weights["p00"])
     assert weight[-1] < 0.6 * weight[0]
 

@@ -14,6 +14,7 @@ import gc
 import logging
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,8 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         self._spool: Spool | None = None
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel | UpdateError]] = {}
+        # In a swarm results come in threads of their own, and the round may end meanwhile.
+        self._turn = RLock()
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Take a Shareable that a client sent; tell whether it has a model of this round."""
@@ -104,10 +107,9 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         try:
             found = self._read(shareable, party)
         except UpdateError as error:
-            self._sent.setdefault(party, []).append(error)
+            self._refuse(party, error)
         except Exception as error:  # whatever a stranger's Shareable raises
-            unread = UpdateError(f"sent what cannot be read: {told(error)}")
-            self._sent.setdefault(party, []).append(unread)
+            self._refuse(party, UpdateError(f"sent what cannot be read: {told(error)}"))
         if found is not None:
             self.accept_model(found)
         return found is not None
@@ -144,13 +146,19 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     def accept_model(self, model: FLModel) -> None:
         """Take what a client sent; it is judged when all have been heard."""
         name = _meta(model).get("client_name")
-        sent = self._sent.setdefault(name if isinstance(name, str) else "nobody", [])
-        try:
-            if self.spool is not None:
-                model.params = self._spooled(model.params, self.spool)
-            sent.append(model)
-        except UpdateError as error:
-            sent.append(error)
+        party = name if isinstance(name, str) else "nobody"
+        found: FLModel | UpdateError = model
+        with self._turn:
+            try:
+                if self.spool is not None:
+                    model.params = self._spooled(model.params, self.spool)
+            except UpdateError as error:
+                found = error
+            self._sent.setdefault(party, []).append(found)
+
+    def _refuse(self, party: str, why: UpdateError) -> None:
+        with self._turn:
+            self._sent.setdefault(party, []).append(why)
 
     def _spooled(self, params: Any, folder: str) -> Any:
         """Return parameters whose tensors lie in a file."""
@@ -174,6 +182,10 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
 
     def _ended(self, moved: bool) -> FLModel:
         """End the round; return the next model, or the difference to it unless `moved`."""
+        with self._turn:
+            return self._closed(moved)
+
+    def _closed(self, moved: bool) -> FLModel:
         if self._rounds is None:
             self._rounds = self._started(moved)
         sent: dict[str, FLModel] = {}
