@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -135,19 +135,43 @@ def merge(
     """
     console = Console(stderr=True)
     try:
-        from consilience.cli.merge import Merge, of_value, to_json, to_table
+        from consilience.cli.merge import Merge
 
-        require = consilience.Require(least_parties, most_suspects)
-        kept = memory, exact, record, report, dry_run, force
-        chosen = tensors or None, evidence or None
-        made = rank, exact_stack, into, with_config
-        asked = Merge(models, output, base, method, *(*kept, require, *chosen, *made))
+        asked = Merge(
+            models=models,
+            output=output,
+            base=base,
+            method=method,
+            memory=memory,
+            exact=exact,
+            record=record,
+            report=report,
+            dry_run=dry_run,
+            force=force,
+            require=consilience.Require(least_parties, most_suspects),
+            tensors=tensors or None,
+            evidence=evidence or None,
+            rank=rank,
+            exact_stack=exact_stack,
+            into=into,
+            with_config=with_config,
+        )
         consensus, said, lost = asked.run(console)
     except consilience.ConsilienceError as error:
         raise _fail(str(error)) from None
     except KeyboardInterrupt:
         console.print("Cancelled: nothing half-written is left.")
         raise typer.Exit(130) from None
+    _tell_of_a_merge(consensus, said, lost, as_json)
+    raise typer.Exit(1 if consensus.reasons or consensus.caveats or lost else 0)
+
+
+def _tell_of_a_merge(
+    consensus: consilience.Consensus, said: Sequence[str], lost: Sequence[str], as_json: bool
+) -> None:
+    """Say who was believed, what was written, and what could not be."""
+    from consilience.cli.merge import of_value, to_json, to_table
+
     if as_json:
         typer.echo(to_json(consensus))
     else:
@@ -158,7 +182,6 @@ def merge(
         typer.echo(line, err=as_json)
     for message in lost:
         _complain(f"merged, but: {message}")
-    raise typer.Exit(1 if consensus.reasons or consensus.caveats or lost else 0)
 
 
 @app.command()
