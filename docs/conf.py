@@ -16,6 +16,7 @@ author = "The Consilience developers"
 copyright = "2026, The Consilience developers"
 version = release = consilience.__version__
 
+# Pages in Markdown; the reference from docstrings, with their "Args:"; the commands from --help.
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "commands"]
 exclude_patterns = ["_ext"]
 myst_enable_extensions = ["deflist", "html_image"]
@@ -23,8 +24,8 @@ myst_heading_anchors = 4
 highlight_language = "none"  # of indented blocks; fences name theirs
 
 default_role = "py:obj"
-autodoc_member_order = "bysource"
-autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"  # what matters most comes first, not what begins with a
+autodoc_typehints_format = "short"  # Consensus, not consilience.consensus.Consensus
 python_maximum_signature_line_length = 80
 add_module_names = False
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from consilience.arrays import Array, Mask, Matrix, Positions, Vector
+from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.consensus import Consensus
 from consilience.errors import ConsilienceError
@@ -25,17 +25,14 @@ from consilience.estimators.layers import stands_out
 from consilience.evidence import Block, Evidence, Layers
 from consilience.memory import Memory
 from consilience.passes.blas import one_thread
-from consilience.passes.corroborate import Witnesses, corroborated
+from consilience.passes.corroborate import Witnesses, corroborated, voices_of
+from consilience.passes.sampling import PLACES, places_of
 from consilience.require import Require
 from consilience.text import shown
 
 # Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
 # elsewhere; if by more, something hides between the sampled coordinates, and all are looked at.
 _SURPRISE = 0.02
-# Coordinates that show whether parties know what nobody else does; and of a run of neighbours among
-# them, as a line of the cache costs the same however much of it is read.
-_PLACES = 4096
-_RUN = 8
 _REASON = 1000  # characters; what a reason quotes is a stranger's
 
 
@@ -236,11 +233,11 @@ class _Round:
                 "corroboration goes coordinate by coordinate, and the sum of these updates can "
                 "only be formed whole: leave it out, for instance with Pairwise(corroborate=False)"
             )
-        few = len(weights) < 3 or (size < _PLACES and not (rule and rule.always))
+        few = len(weights) < 3 or (size < PLACES and not (rule and rule.always))
         if rule is None or self.engine.linear or few:
             return weights, None
-        sample = self.engine.look(_some_places(size, random))
-        voices = _one_of_each(beliefs.groups, self.engine.parties)
+        sample = self.engine.look(places_of(size, random))
+        voices = voices_of(beliefs.groups, self.engine.parties)
         counted, witnesses = corroborated(sample, weights[:-1], rule, voices)
         return np.append(counted, weights[-1]), witnesses
 
@@ -319,24 +316,6 @@ class _Round:
 
     def _took(self, step: str, started: float) -> None:
         self.seconds[step] = self.seconds.get(step, 0.0) + perf_counter() - started
-
-
-def _one_of_each(groups: tuple[tuple[str, ...], ...], parties: tuple[str, ...]) -> Mask:
-    """Tell which of the parties are in no group, or the first of theirs that is there."""
-    there = set(parties)
-    others = {party for group in groups for party in [p for p in group if p in there][1:]}
-    return np.array([party not in others for party in parties])
-
-
-def _some_places(size: int, random: np.random.Generator) -> Positions:
-    """Return coordinates in ascending order, a run at a random place in each of many equal
-    stretches; all of them where there are few."""
-    if size <= _PLACES:
-        return np.arange(size)
-    edges = np.linspace(0, size, _PLACES // _RUN + 1).astype(np.intp)
-    starts = random.integers(edges[:-1], edges[1:] - _RUN + 1)
-    places: Positions = (starts[:, None] + np.arange(_RUN)).ravel()
-    return places
 
 
 def _unsurprising(exact: Vector, sampled: Vector, count: float) -> bool:

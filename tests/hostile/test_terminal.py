@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import consilience as cs
-from consilience.cli.commands import _fail, app
+from consilience.cli.commands import app
 from consilience.cli.merge import to_json, to_table
+from consilience.cli.outputs import fail
 from consilience.consensus import Consensus
 from consilience.record import lines
 
@@ -103,7 +104,7 @@ def test_a_record_holds_one_printable_name_for_each_party(tmp_path: Path):
 
 
 def test_error_messages_are_one_line(capsys):
-    _fail(f"{FORGED}: no file is called like this " + "x" * 1_000_000)
+    fail(f"{FORGED}: no file is called like this " + "x" * 1_000_000)
     said = capsys.readouterr().err
     assert not CONTROL.search(said)
     assert "\nbob" not in said

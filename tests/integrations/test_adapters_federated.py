@@ -92,6 +92,11 @@ def rank_of(arrays: Any) -> int:
     return ranks.pop()
 
 
+def test_own_ranks_are_of_adapters():
+    with pytest.raises(cs.ConsilienceError, match="own_ranks is for adapters"):
+        strategy(adapters=None, own_ranks=True)
+
+
 def test_flower_sends_the_adapter_at_the_ranks_of_each_party(monkeypatch: pytest.MonkeyPatch):
     in_a_run(monkeypatch.setattr)
     ranks = {11: 8, 12: 4, 13: 2, 14: 12, 15: 4}

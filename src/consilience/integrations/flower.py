@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from consilience.consensus import Consensus
-from consilience.errors import UpdateError
+from consilience.errors import ConsilienceError, UpdateError
 from consilience.estimators.average import Mean
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.metrics import sample_counts, typical_metrics
@@ -48,6 +48,8 @@ from consilience.integrations.flower_spool import OneByOne, SpooledReplies
 log = logging.getLogger("flwr")  # whose lines Flower shows to those who follow a run
 
 _SIMULATED = "InMemoryGrid"  # Flower's grid of simulations, which draw node ids anew in every run
+# What Flower's result keeps by the number of the round, counted from the start of the process.
+_BY_ROUND = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -106,6 +108,8 @@ class ConsilienceStrategy(FedAvg):
         **more: Any,
     ) -> None:
         super().__init__(*fedavg, **more)
+        if own_ranks and adapters is None:
+            raise ConsilienceError("own_ranks is for adapters, and adapters is None: say which")
         self.rounds = Rounds(
             method=method,
             memory=Memory() if memory is None else memory,
@@ -189,11 +193,7 @@ class ConsilienceStrategy(FedAvg):
             )
         if not result.arrays:  # no round was left to be run
             result.arrays = initial_arrays
-        for kind in (
-            "train_metrics_clientapp",
-            "evaluate_metrics_clientapp",
-            "evaluate_metrics_serverapp",
-        ):
+        for kind in _BY_ROUND:
             by_round = {r + self._before: found for r, found in getattr(result, kind).items()}
             setattr(result, kind, by_round)
         return result

@@ -112,6 +112,13 @@ def witnesses_of(weights: Vector) -> Mask:
     return found
 
 
+def voices_of(groups: tuple[tuple[str, ...], ...], parties: tuple[str, ...]) -> Mask:
+    """Tell which of the parties are in no group, or the first of theirs that is there."""
+    there = set(parties)
+    others = {party for group in groups for party in [p for p in group if p in there][1:]}
+    return np.array([party not in others for party in parties])
+
+
 def _shares_alone(sample: Array, weights: Vector, witnesses: Witnesses) -> Vector:
     """Return the share of each party's squared difference that would be cut off."""
     alone, apart = _lost(sample, weights, witnesses)

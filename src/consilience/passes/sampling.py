@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from consilience.arrays import Spans
+from consilience.arrays import Positions, Spans
 
 # So few coordinates, parties or numbers in all are not worth a sample.
 SMALL = 1 << 17
@@ -15,6 +15,10 @@ _NUMBERS = 1 << 23
 _ERROR = 0.007
 _READ = 1 << 22
 _SPAN = 4096
+# Coordinates that show whether parties know what nobody else does; and of a run of neighbours among
+# them, as a line of the cache costs the same however much of it is read.
+PLACES = 4096
+_RUN = 8
 
 
 def sampled_spans(size: int, parties: int, random: np.random.Generator) -> Spans:
@@ -34,3 +38,14 @@ def sampled_spans(size: int, parties: int, random: np.random.Generator) -> Spans
     room = np.diff(stretches) - _SPAN
     starts = stretches[:-1] + random.integers(0, room + 1)
     return [(int(start), int(start) + _SPAN) for start in starts]
+
+
+def places_of(size: int, random: np.random.Generator) -> Positions:
+    """Return coordinates in ascending order, a run at a random place in each of many equal
+    stretches; all of them where there are few."""
+    if size <= PLACES:
+        return np.arange(size)
+    edges = np.linspace(0, size, PLACES // _RUN + 1).astype(np.intp)
+    starts = random.integers(edges[:-1], edges[1:] - _RUN + 1)
+    places: Positions = (starts[:, None] + np.arange(_RUN)).ravel()
+    return places
