@@ -829,6 +829,7 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
     chance = halfnorm.ppf(how.fitting)
     worse = quantile(misfits, [seen[pair] for pair in pairs], how.fitting) / chance
     slack = slack or min(max(worse**0.5, 1), how.most_slack)
+    known = min(1, (slack / max(worse**0.5, 1)) ** 4)
     middling = between([s[a] for a in names], [total[a] for a in names])
     heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) * total[a] for a in names}
     often = {(a, b): seen[a, b] / total[a] for a, b in D}
@@ -839,8 +840,8 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
         for a, b in D:
             expected = expected_apart(a, b, s, blocks)
             expected = max(expected, how.quietest_pair * (1 - slack**-2) * t)
-            spread = 2 / 9 / seen[a, b]
-            rarely = max(how.few / (how.few + n), min(1, present / how.many) ** 3)
+            spread = 2 / 9 / (known * seen[a, b])
+            rarely = max(how.few / (how.few + known * n), min(1, present / how.many) ** 3)
             rarely *= how.deviations
             nearest = max(1 - spread - rarely * spread**0.5, how.nearest) ** 3
             kappa = min(max(1 - D[a, b] / expected / nearest, 0), 1)

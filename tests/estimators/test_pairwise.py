@@ -547,6 +547,16 @@ def test_memory_tells_persistent_collusion_from_chance():
     assert np.std(last) < 0.5 * np.std(first)
 
 
+def test_noise_in_few_directions_makes_no_group_over_rounds():
+    """Errors of real gradients live in few directions, so that averages are alike by chance."""
+    random = np.random.default_rng(0)
+    few = random.standard_normal((40, 2000))
+    memory, groups = cs.Memory(), 0
+    for _ in range(100):
+        groups += bool(cs.aggregate(random.standard_normal((10, 40)) @ few, memory=memory).groups)
+    assert groups <= 3
+
+
 def test_partial_participation_uses_what_was_seen_together():
     memory = cs.Memory(decay=1.0)
     names = [*(f"h{j}" for j in range(6)), "c0", "c1", "c2"]

@@ -9,7 +9,7 @@ import numpy as np
 from consilience.arrays import Matrix, Positions, Vector
 from consilience.estimators.certainty import learnt
 from consilience.estimators.changes import expected_distances, on_one_scale
-from consilience.estimators.choices import Choices
+from consilience.estimators.choices import MUCH, Choices
 from consilience.estimators.levels import Descent, End, fit_camp, fit_levels, slack_of
 from consilience.estimators.sharing import agreement, chance, common_level
 from consilience.estimators.weighing import fewness
@@ -78,13 +78,17 @@ def _read_as_is(
     else:
         end = fit_camp(*fit, camp, descent)
     levels = end.levels
-    slack = slack or slack_of(distances, levels, counts, how.fitting, most_slack)
+    misfit = slack_of(distances, levels, counts, how.fitting, MUCH)
+    slack = slack or min(misfit, most_slack)
+    # Misfits beyond what slack allows for are chance, in errors that live in few directions:
+    # those of ρ⁴ times fewer coordinates.
+    known = min(1.0, (slack / misfit) ** 4)
     relative = levels / middle(levels, evidence.counts)
     present = 1 + float(often.sum(axis=1).max())  # parties in a round
     # By chance strangers seem to share something: more where few coordinates were seen, and
     # where there are many peers, over whom it adds up.
-    rarely = max(how.few / (how.few + count), min(1.0, present / how.many) ** 3)
-    seen = counts[:1, 1:2] if alone else counts  # one number says it for all pairs
+    rarely = max(how.few / (how.few + known * count), min(1.0, present / how.many) ** 3)
+    seen = known * (counts[:1, 1:2] if alone else counts)  # one number says it for all pairs
     heed = np.minimum(relative**-how.heed, how.most_heed) * evidence.counts
     typical, shared = common_level(
         distances,
