@@ -6,7 +6,8 @@ First the honest alone with equal Gaussian noise: the squared error of the mean 
 many spans beyond the witnesses, over that of the plain mean. Then MNIST without adversaries, ten
 parties, by gradient descent (batches of 25, 300 rounds) and by federated averaging (30 rounds of 20
 local steps): by split, the share of rounds that asked for witnesses, and the final accuracy less
-that of the same run in which nobody is ever asked for one, in points; by default, and always.
+that of the same run in which nobody is ever asked for one, in points; by default, and always. Also
+the share of rounds in which some of the honest were said to move together.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ def efficiency(parties: int, room: float, seed: int = 0) -> float:
     return float(np.square(value).mean() / np.square(X.mean(axis=0)).mean())
 
 
-def trained(protocol: str, split: str, rule: bool | None, seed: int) -> tuple[float, float]:
-    """Return the final accuracy, and the share of rounds that asked for witnesses."""
+def trained(protocol: str, split: str, rule: bool | None, seed: int) -> tuple[float, float, float]:
+    """Return the final accuracy, and the shares of rounds that asked for witnesses or that had a
+    group."""
     honest, test = shards(Pictures(), split, seed)
-    model, asked = mlp(), []
+    model, seen = mlp(), []
 
     def watch(round: Watched) -> None:
-        asked.append(bool(round.consensus and round.consensus.uncorroborated))
+        if round.consensus is not None:
+            seen.append((bool(round.consensus.uncorroborated), bool(round.consensus.groups)))
 
     federation = Federation(
         Trainers(model, honest, seed, BATCH),
@@ -64,7 +67,8 @@ def trained(protocol: str, split: str, rule: bool | None, seed: int) -> tuple[fl
     records = federation.run(
         rounds, lambda p: {"accuracy": model.accuracy(p, *test)}, lambda *_: None, every=rounds
     )
-    return float(records[-1]["accuracy"]), float(np.mean(asked))
+    asked, grouped = np.mean(seen, axis=0)
+    return float(records[-1]["accuracy"]), float(asked), float(grouped)
 
 
 def main() -> None:
@@ -90,14 +94,17 @@ def main() -> None:
     how.out.write_text(f"[\n{lines}\n]\n")
 
 
-def told(found: dict[str, list[tuple[float, float]]]) -> dict[str, list[float]]:
-    """Return, seed by seed, how often witnesses were asked for, and the points that it cost."""
-    never = [accuracy for accuracy, _ in found["never"]]
-    result = {"asked": [round(share, 2) for _, share in found["by default"]]}
+def told(found: dict[str, list[tuple[float, float, float]]]) -> dict[str, list[float]]:
+    """Return, seed by seed, how often witnesses were asked for and groups were seen, and the points
+    that asking cost."""
+    accuracies = {name: [run[0] for run in runs] for name, runs in found.items()}
+    result = {
+        what: [round(run[place], 2) for run in found["by default"]]
+        for place, what in ((1, "asked"), (2, "grouped"))
+    }
     for name in ("by default", "always"):
-        accuracies = [accuracy for accuracy, _ in found[name]]
-        points = [100 * (mine - plain) for mine, plain in zip(accuracies, never, strict=True)]
-        result[name] = [round(point, 2) for point in points]
+        pairs = zip(accuracies[name], accuracies["never"], strict=True)
+        result[name] = [round(100 * (mine - plain), 2) for mine, plain in pairs]
     return result
 
 
