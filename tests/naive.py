@@ -829,7 +829,7 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
     chance = halfnorm.ppf(how.fitting)
     worse = quantile(misfits, [seen[pair] for pair in pairs], how.fitting) / chance
     slack = slack or min(max(worse**0.5, 1), how.most_slack)
-    known = min(1, (slack / max(worse**0.5, 1)) ** 4)
+    known = min(1, max((slack / max(worse**0.5, 1)) ** 4, 50 / n))
     middling = between([s[a] for a in names], [total[a] for a in names])
     heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) * total[a] for a in names}
     often = {(a, b): seen[a, b] / total[a] for a, b in D}

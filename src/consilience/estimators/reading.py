@@ -16,6 +16,7 @@ from consilience.estimators.weighing import fewness
 from consilience.evidence import Evidence, pooled_distances
 from consilience.updates.votes import middle
 
+_FEWEST = 50.0  # coordinates; trails on IID MNIST are worth about 80
 _BY_CHANCE = 0.67  # of a standard deviation: half of all that is normal is within it
 
 
@@ -80,9 +81,7 @@ def _read_as_is(
     levels = end.levels
     misfit = slack_of(distances, levels, counts, how.fitting, MUCH)
     slack = slack or min(misfit, most_slack)
-    # Misfits beyond what slack allows for are chance, in errors that live in few directions:
-    # those of ρ⁴ times fewer coordinates.
-    known = min(1.0, (slack / misfit) ** 4)
+    known = _worth(count, slack, misfit)
     relative = levels / middle(levels, evidence.counts)
     present = 1 + float(often.sum(axis=1).max())  # parties in a round
     # By chance strangers seem to share something: more where few coordinates were seen, and
@@ -104,6 +103,15 @@ def _read_as_is(
     shared *= agreement(count, len(levels))
     few = fewness(levels / typical, samples, heed)
     return Reading(distances, counts, end, met, slack, typical, shared, prior.own, few)
+
+
+def _worth(count: float, slack: float, misfit: float) -> float:
+    """Return the share of so many coordinates that tells strangers from voices that are shared.
+
+    Misfits beyond what slack allows for are chance, in errors that live in few directions: those of
+    ρ⁴ times fewer coordinates. Of ``_FEWEST`` at least, as adversaries can make pairs misfit.
+    """
+    return min(1.0, max((slack / misfit) ** 4, _FEWEST / count))
 
 
 def _quietest(how: Choices, samples: Vector) -> float | Matrix:
