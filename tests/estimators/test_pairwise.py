@@ -223,6 +223,7 @@ CHOICES = {
     "outlasting": 1.0,
     "corroborate": False,
     "mild": 0.0,
+    "settled": 0.0,
     "camp": 0.9,
     "few": 1.0,
     "quiet": 0.1,

@@ -178,3 +178,27 @@ def test_where_several_stand_alone_nobody_is_cut_off_nor_loses_weight(mild):
     kept, found = corroborated(sample, np.full(10, 0.1), Corroboration(mild=mild))
     assert found is None
     np.testing.assert_array_equal(kept, np.full(10, 0.1))
+
+
+@pytest.mark.parametrize("lone", [1, 2])
+def test_where_errors_are_settled_two_lone_voices_are_heard(lone):
+    sample = np.array(list(noisy(11, 4096).values()))
+    for j in range(lone):
+        sample[j, 100 * j : 100 * j + 20] += 30
+    weights, rule = np.full(11, 1 / 11), Corroboration(settled=True)
+    assert corroborated(sample, weights, Corroboration())[1] is not None
+    assert (corroborated(sample, weights, rule)[1] is None) == (lone == 2)
+    one = np.arange(11) != 1  # the two move together: one voice
+    assert corroborated(sample, weights, rule, one)[1] is not None
+
+
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+def test_a_memory_of_errors_that_stay_lets_two_be_the_only_ones_to_know(momentum):
+    """Their errors are the same in every round, or fresh."""
+    memory = cs.Memory(seed=0)
+    for seed in range(8):
+        updates = noisy(seed=0 if momentum else seed, size=5000)
+        updates["p00"][:60] += 12
+        updates["p01"][100:160] += 12
+        found = cs.aggregate(updates, memory=memory)
+    assert bool(found.uncorroborated) == (not momentum)

@@ -41,6 +41,7 @@ ALLOWED = {
     "enough_rounds": (1, MUCH),
     "outlasting": (1, MUCH),
     "mild": (0, 1),
+    "settled": (0, 1),
     "camp": (0.01, 1),
 }
 
@@ -75,6 +76,9 @@ class Choices:
       None, for where parties are enough and hardly any is the only one to know something.
     - ``mild``: the share of most errors that lasts up to which parties differ by noise or mildly:
       whoever stands alone then counts less, too. On MNIST it is 0.6 with Dirichlet 1.
+    - ``settled``: the share of the typical error that lasts beyond which errors hardly change: two
+      parties that stand alone are then heard. On MNIST with Dirichlet 0.1 it is 0.7 to 0.85 by
+      federated averaging, and 0.95 or more with worker momentum.
 
     Votes:
 
@@ -163,6 +167,7 @@ class Choices:
     outlasting: float = 3.0
     corroborate: bool | None = None
     mild: float = 0.6
+    settled: float = 0.9
     camp: float = 0.25
 
     def __post_init__(self) -> None:

@@ -226,11 +226,13 @@ class Pairwise(Choices):
         """Return whether, and how strictly, others must stand beside a party."""
         if self.corroborate is False:
             return None
-        mild = False
+        mild = settled = False
         if past is not None:
             shares = lasting_shares(past, self.enough_rounds)
             mild = float(np.quantile(shares, self.fading)) <= self.mild
-        return Corroboration(always=bool(self.corroborate), mild=mild)
+            known = shares[past.rounds >= self.enough_rounds]
+            settled = 2 * known.size > shares.size and float(np.median(known)) > self.settled
+        return Corroboration(always=bool(self.corroborate), mild=mild, settled=settled)
 
 
 class _View(NamedTuple):

@@ -13,6 +13,8 @@ together are one at most.
 *Where somebody may be the only one to know.* What a party says of a class that it alone has seen is
 its word alone, too. But where that is so, it is so of several parties; where hardly anybody would
 lose by corroboration, whoever does is a suspect. A sample of the coordinates tells which it is.
+Where errors hardly change over rounds, as with worker momentum, there is no noise that widens the
+span, and two such parties are several.
 
 *Suspects.* Where, besides, parties are known to differ by noise or mildly, whoever stands alone
 much more than the others do counts less in all coordinates, too.
@@ -39,6 +41,7 @@ class Corroboration(NamedTuple):
 
     - ``always``: also where a party may be the only one to know something, and however few.
     - ``mild``: parties are known to differ by noise or mildly.
+    - ``settled``: their errors are known to be much the same in every round.
     - ``headroom``: widths of the span that two witnesses reach, beyond which nobody counts.
       Without any, 4.5 % of efficiency are lost with ten honest parties, 0.2 % with 1, 0.04 % with
       2. At 1 a class that few parties know is cut as well.
@@ -53,6 +56,7 @@ class Corroboration(NamedTuple):
 
     always: bool = False
     mild: bool = False
+    settled: bool = False
     headroom: float = 2.0
     hardly: float = 0.005
     most: float = 0.75
@@ -94,6 +98,8 @@ def corroborated(
     # they know something.
     if np.median(shares) > rule.alone or typical > rule.hardly:
         return weights, None
+    if rule.settled and _second(shares if voices is None else shares[voices]) > rule.alone:
+        return weights, None
     if not rule.mild:
         return weights, found
     most = max(rule.suspect * typical, rule.alone)
@@ -103,6 +109,11 @@ def corroborated(
     if steady.sum() >= _LEAST:
         found = Witnesses(steady.tobytes(), rule.headroom)
     return kept, found
+
+
+def _second(shares: Vector) -> float:
+    """Return the second greatest, or none."""
+    return float(np.partition(shares, -2)[-2]) if len(shares) > 1 else 0.0
 
 
 def witnesses_of(weights: Vector) -> Mask:
