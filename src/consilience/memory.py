@@ -134,7 +134,7 @@ class Memory:
 
     def keep(self, now: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
         """Add a round, its beliefs, and the trails that `followed` returned."""
-        self.past = self._with_levels(now, beliefs)  # needs the evidence before this round
+        self.past = self._with_levels(now, beliefs)  # from what was remembered before this round
         self.rounds += 1
         self.evidence = self._with_round(now)
         self.relay = self.relay if relay is None else relay  # None: the method uses none

@@ -16,7 +16,7 @@ from consilience.storage.whole import whole
 
 _ORDER = ("run", "findings", "tables", "charts", "views", "plots", "page")
 SCRIPTS = ("vendor/echarts.js", *(f"{name}.js" for name in _ORDER))
-# Correlations are kept for the latest rounds that fit: a few hundred rounds of 50 parties.
+# Correlations are thinned to as many rounds as fit: all, up to a few hundred rounds of 50 parties.
 _CORRELATIONS = 1 << 20  # characters
 
 
