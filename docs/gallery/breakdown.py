@@ -8,7 +8,7 @@ worst = json.loads((FOLDER.parent / "data/breakdown.json").read_text())["worst"]
 LOOKS = {  # by method: name in the picture, where it stands, colour, line
     "mean": ("mean", (0.4, 16), INK, "-"),
     "trimmed-mean": ("trimmed mean", (2.4, 11), GREEN, "--"),
-    "multi-krum": ("Multi-Krum,\ntold how many", (2.6, 6.3), PURPLE, ":"),
+    "multi-krum": ("Multi-Krum,\ntold how many", (2.4, 6.8), PURPLE, ":"),
     "coordinate-median": ("coordinate\nmedian", (9.4, 5.3), RED, "-."),
     "pairwise": ("pairwise", (4.2, 0.95), BLUE, "-"),
 }
