@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Not compiled ahead: half of it is never imported, and what is gets compiled then.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test check lint docs dist fuzz bench robustness echarts browser clean
+.PHONY: demo test check lint docs gallery dist fuzz bench robustness echarts browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
@@ -25,6 +25,10 @@ lint: $(VENV)/.dev
 # The site, in build/docs. A broken link or a public name that the reference lacks is an error.
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q -E docs build/docs
+
+# The pictures of docs/gallery.md, on real MNIST: half a minute.
+gallery: $(VENV)/.base
+	$(BIN)/python docs/gallery
 
 # Sdist, a wheel with the compiled loops and a pure one; each is installed afresh and tried.
 dist: $(VENV)/.dev

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 def main() -> None:
     """Run the command line."""
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # or in the background
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background
     if heeded:
         # Nothing has begun, so nothing is left behind. An exception might get lost in an import.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))

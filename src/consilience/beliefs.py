@@ -18,7 +18,7 @@ from consilience.passes.corroborate import Corroboration
 class Latent:
     """The noise model Φ = VVᵀ + diag(σ²) of ICOV; with no column in V, that of IVAR.
 
-    V here carries the paper's σ_u, as only the product is identified.
+    V includes the paper's σ_u, as only the product is identified.
     """
 
     factors: Matrix  # V, (J, D)
@@ -34,7 +34,7 @@ class Latent:
         return product
 
     def extended(self, positions: list[int], size: int) -> Latent:
-        """Return the model for more parties, of which only those at the positions are known."""
+        """Return the model for more parties; only those at the positions are known."""
         factors, own = np.full((size, self.factors.shape[1]), np.nan), np.full(size, np.nan)
         factors[positions], own[positions] = self.factors, self.own
         return replace(self, factors=factors, own=own)
@@ -42,26 +42,26 @@ class Latent:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What one round's inference hands to the next: the paper's ⟨v_j, σ_j⟩, by party."""
+    """What one round's inference passes to the next: the paper's ⟨v_j, σ_j⟩, by party."""
 
     parties: tuple[str, ...]
     noise: Vector  # (J,)
-    latent: Latent | None = None  # rows of NaN for whom nothing of it is known
+    latent: Latent | None = None  # rows of NaN for parties it does not cover
 
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What earlier rounds said of the parties' noise levels; most recently seen parties first."""
+    """What earlier rounds told about the parties' noise levels; recently seen parties first."""
 
     parties: tuple[str, ...]
-    levels: Vector  # (J,): over the typical level of their rounds
-    worth: Vector  # (J,): the coordinates these are known from, see `Evidence.worth`
+    levels: Vector  # (J,): relative to the typical level of their rounds
+    worth: Vector  # (J,): effective coordinates behind them, see `Evidence.worth`
 
     def of(self, parties: tuple[str, ...]) -> tuple[Vector, Vector]:
-        """Return the levels of these parties and what they are worth: of strangers 1 and 0."""
+        """Return the levels of these parties and what they are worth; 1 and 0 for strangers."""
         at = np.array([self._position.get(party, -1) for party in parties], np.intp)
         levels, worth = np.append(self.levels, 1.0), np.append(self.worth, 0.0)
-        return levels[at], worth[at]  # a stranger's are the last
+        return levels[at], worth[at]  # the last entry is for strangers
 
     @cached_property
     def _position(self) -> dict[str, int]:
@@ -118,11 +118,11 @@ class Beliefs:
 
 @dataclass(frozen=True, eq=False)
 class Lasting:
-    """What is left of the round's parties' errors in their averages over rounds: see `trails`."""
+    """What remains of the parties' errors in their averages over rounds: see `trails`."""
 
-    block: Block  # the averages; the centre is no error at all
-    squares: Vector  # (J,): of the single rounds' errors, mean per coordinate
-    rounds: Vector  # (J,): equal ones that would leave as much of fresh noise
+    block: Block  # the averages; the centre is a zero error
+    squares: Vector  # (J,): of single rounds' errors, mean per coordinate
+    rounds: Vector  # (J,): number of equal rounds that would leave as much of fresh noise
 
     @property
     def left(self) -> Vector:
@@ -132,7 +132,7 @@ class Lasting:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a method may use besides the evidence: what parties claim, and what was known before."""
+    """What a method may use beside the evidence: parties' claims, and earlier knowledge."""
 
     sample_counts: Mapping[str, float] | None = None
     known: Known | None = None
@@ -169,5 +169,5 @@ def uniform(count: int) -> Vector:
 
 
 def with_centre(weights: Vector) -> Vector:
-    """Append the centre's weight, so that all points' weights sum to one."""
+    """Append the weight of the centre, so that the weights of all points sum to one."""
     return np.append(weights, 1.0 - weights.sum())

@@ -17,9 +17,9 @@ from consilience.estimators.uncertainty import noise_intervals
 from consilience.summary import Shown, Summary
 from consilience.text import shown
 
-_ALONE = 0.25  # of a party's squared difference: worth a word from here on
-_MOSTLY = 0.5  # of the weight: from here on the value is the centre's rather than the parties'
-_TELLING = 1e6  # the upper end of an interval over the lower: beyond it says nothing
+_ALONE = 0.25  # share of a party's squared difference from which on it is mentioned
+_MOSTLY = 0.5  # share of the weight from which on the value is mostly the centre's
+_TELLING = 1e6  # an interval whose ends differ by a larger factor tells nothing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,15 +43,15 @@ class Consensus(Shown):
     variance: float | None  #: of the value about the truth, per coordinate: VB only
     beliefs: Beliefs | None  #: None for coordinate-wise rules
     diagnostics: dict[str, Any]  #: iterations, convergence, effective number of parties, seconds
-    center_weight: float = 0.0  #: what the parties' weights lack to one, where there is a prior
+    center_weight: float = 0.0  #: one minus the parties' weights, if there is a prior
     judgement: Judgement | None = None
-    #: What share of a party's squared difference from the others was on its word alone, and not
-    #: heard; empty where nobody had to stand beside it.
+    #: The share of a party's squared difference from the others that no other party supported, and
+    #: that was clipped; empty where no support was needed.
     uncorroborated: dict[str, float] = field(default_factory=dict)
 
     @property
     def summary(self) -> Summary:
-        """Who weighs how much, and why: those who stand out first."""
+        """Return who weighs how much, and why; those who stand out come first."""
         reasons, bad = self.reasons, len(self.rejected)
         parties = sorted(self.weights, key=lambda party: party not in reasons)
         rows = [
@@ -63,7 +63,7 @@ class Consensus(Shown):
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each party stands out that does, or was rejected: the same whatever the method."""
+        """Why parties stand out or were rejected, by party; worded alike for all methods."""
         found = {} if self.judgement is None else self.judgement.reasons
         here = {
             party: "; ".join(said)
@@ -85,13 +85,13 @@ class Consensus(Shown):
 
     @property
     def camps(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of parties each of which may be right, where distances cannot tell: all are
-        heard by `pairwise`. Mostly empty."""
+        """Sets of parties of which either may be right, as the distances cannot tell; `pairwise`
+        then hears all of them. Mostly empty."""
         return () if self.judgement is None else self.judgement.camps
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Why this is no all-clear, even where no party stands out."""
+        """Why this is not an all-clear, even if no party stands out."""
         compared = len(self.parties) if self.judgement is None else self.judgement.compared
         said = []
         if len(self.parties) == 1 and compared < 3:
@@ -109,8 +109,8 @@ class Consensus(Shown):
     def noise_intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return an interval for each party's noise (pairwise, ivar-vb and icov-vb).
 
-        For ICOV they cover as stated with ``posterior="joint"``; the paper's factorised posterior
-        understates noise that parties share, and so do its intervals.
+        For ICOV they have the stated coverage with ``posterior="joint"``; the paper's factorised
+        posterior understates noise that parties share, and so do its intervals.
         """
         if self.beliefs is None:
             raise ConsilienceError("coordinate-wise rules have no model of noise")
@@ -120,8 +120,8 @@ class Consensus(Shown):
 
     @cached_property
     def known_intervals(self) -> dict[str, tuple[float, float]]:
-        """The 95 % intervals for the noise that say anything, to be shown: empty where the method
-        has none, and where they cannot be had. Never an error."""
+        """The informative 95 % intervals for the noise, for display; empty if the method has none
+        or they cannot be computed. Never an error."""
         try:
             found = self.noise_intervals()
         except (ConsilienceError, np.linalg.LinAlgError):

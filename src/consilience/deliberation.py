@@ -1,7 +1,7 @@
-"""From evidence to a consensus, wherever the updates are: two passes and what lies between.
+"""From evidence to a consensus, wherever the updates are: two passes, and the inference between.
 
-An `Engine` makes the two passes: in process, from files, on a device, on many machines. It never
-sees a prior; what is decided here never sees an update.
+An `Engine` makes the two passes: in process, from files, on a device, or on many machines. It never
+sees a prior; the code here never sees an update.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from consilience.passes.sampling import PLACES, places_of
 from consilience.require import Require
 from consilience.text import shown
 
-# Sampled and exact distances of a pair may differ by this share, and by chance, from what they do
-# elsewhere; if by more, something hides between the sampled coordinates, and all are looked at.
+# For a pair, the ratio of sampled to exact distance may differ from that of other pairs by this
+# share, plus chance. If it differs more, the sample missed something, and all coordinates are read.
 _SURPRISE = 0.02
-_REASON = 1000  # characters; what a reason quotes is a stranger's
+_REASON = 1000  # characters; a reason may quote foreign text
 
 
 class Engine(Protocol):
@@ -46,7 +46,7 @@ class Engine(Protocol):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Whose updates are usable, as far as is known by now."""
+        """Whose updates are usable, as far as known by now."""
         ...
 
     @property
@@ -61,41 +61,40 @@ class Engine(Protocol):
 
     @property
     def linear(self) -> bool:
-        """Whether the value can be a weighted sum and nothing else: then no coordinate is treated
-        by itself, and nobody needs a witness."""
+        """Whether the value can only be a weighted sum: coordinates are then not treated one by
+        one, and corroboration does not apply."""
         ...
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
-        """Return the evidence, from a sample of the coordinates unless ``exact``; parties whose
-        updates prove unusable are left out from then on."""
+        """Return the evidence, from a sample of the coordinates unless ``exact``. Parties whose
+        updates prove unusable are dropped."""
         ...
 
     def look(self, places: Positions) -> Array:
-        """Return the parties' coordinates at some places, in ascending order: (J, n)."""
+        """Return the parties' coordinates at the given places, in ascending order: (J, n)."""
         ...
 
     def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
-        """Return the distances tensor by tensor, in a sample, where that can be had; the
-        reference is a party that is not far from the others."""
+        """Return the distances tensor by tensor, from a sample, where possible. The reference is a
+        party not far from the others."""
         ...
 
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
-        """Form the weighted sum (the last weight is the centre's), cut off where no witness stands
-        beside a party. Return each party's mean squared distance from the one before
-        it in the ring, an order of all parties, if there is one; and the mean square of what was
-        cut off. Where these are not finite, parties whose updates are unusable are left out from
-        then on."""
+        """Form the weighted sum (the last weight is the centre's), clipped where parties lack
+        witnesses. ``ring`` is an order of all parties: return each one's mean squared distance from
+        its predecessor, and the mean square of what was clipped. If these are not finite, parties
+        with unusable updates are dropped."""
         ...
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
-        """Form a coordinate-wise rule's value; return each party's share in it and its mean
-        squared distance from it. Where these are not finite, as in `combine`."""
+        """Form the value of a coordinate-wise rule; return each party's share in it and its mean
+        squared distance from it. If these are not finite: as in `combine`."""
         ...
 
     def finish(self, weights: Vector) -> Any:
-        """Return the value that was formed, as the caller wants it."""
+        """Return the value in the caller's form."""
         ...
 
 
@@ -111,11 +110,11 @@ def deliberate(
     trusted_counts: bool = False,
     require: Require | None = None,
 ) -> Consensus:
-    """Return the consensus of an engine's updates; a memory is brought up to date.
+    """Return the consensus of an engine's updates; update the memory.
 
     ``seed`` makes the sample of coordinates repeatable; ``seconds`` were spent before;
-    ``trusted_counts``: sample counts are known, no mere claims; ``require``: what the round must
-    have to count. If it does not, nothing is formed or remembered.
+    ``trusted_counts``: sample counts are verified, not mere claims; ``require``: what the round
+    must have to count. If it does not count, nothing is formed or remembered.
     """
     random = np.random.default_rng(seed)
     round = _Round(engine, dict(seconds or {}), trusted_counts, require or Require())
@@ -128,7 +127,7 @@ def deliberate(
 
 
 class _Round:
-    """One round, on its way from updates to a consensus."""
+    """One round on its way from updates to a consensus."""
 
     def __init__(
         self, engine: Engine, seconds: dict[str, float], trusted_counts: bool, require: Require
@@ -145,7 +144,7 @@ class _Round:
         *,
         exact: bool,
     ) -> Consensus:
-        """Observe, infer, combine; once more where the evidence turns out to be incomplete."""
+        """Observe, infer, combine; once more if the evidence turns out to be incomplete."""
         engine = self.engine
         now, block = self._observed(random, exact=exact)
         started = perf_counter()
@@ -161,14 +160,14 @@ class _Round:
             given = Given(counts, known, block, lasting, past, self.trusted_counts)
             beliefs = _inferred(estimator, evidence if estimator.remembers else now, given)
             weights = with_centre(_weights_of(engine.parties, beliefs, estimator))
-            weights[-1] *= abs(weights[-1]) > 1e-12  # what rounding leaves is no weight
+            weights[-1] *= abs(weights[-1]) > 1e-12  # remove what is only rounding
             weights, witnesses = self._corroborated(weights, beliefs, random)
         judgement = Judgement(evidence, given, beliefs)
         self._check(weights, judgement)
         self._took("inference", started)
         alone = self._combined(block, weights, witnesses, random)
         if alone is None:
-            explained = engine.parties != block.parties  # an unusable update is out
+            explained = engine.parties != block.parties  # an unusable update was dropped
             return self.weighed(
                 estimator, memory, sample_counts, random, exact=exact or not explained
             )
@@ -179,7 +178,7 @@ class _Round:
         return self._concluded(value, weights, judgement, block, beliefs=beliefs, alone=alone)
 
     def reduced(self, rule: TrimmedMean, random: np.random.Generator, *, exact: bool) -> Consensus:
-        """Apply a coordinate-wise rule; the evidence is for the reasons alone."""
+        """Apply a coordinate-wise rule; the evidence serves only the reasons."""
         engine = self.engine
         while True:
             now, block = self._observed(random, exact=False)
@@ -199,7 +198,7 @@ class _Round:
         return self._concluded(value, weights, judgement, block, noise=noise)
 
     def _check(self, weights: Vector, judgement: Judgement) -> None:
-        """Raise if the round does not have what it must have to count."""
+        """Raise if the round lacks what it must have to count."""
         engine, require = self.engine, self.require
         groups = judgement.groups if require.suspects < 1 else ()
         require.check(engine.given, _effective(weights[:-1]), engine.rejected, groups)
@@ -207,7 +206,7 @@ class _Round:
     def _located(
         self, judgement: Judgement, block: Block, random: np.random.Generator
     ) -> Judgement:
-        """Have a look at single tensors where somebody stands out, to say in which."""
+        """If somebody stands out, look at single tensors to say in which."""
         if not stands_out(block):
             return judgement
         started = perf_counter()
@@ -225,8 +224,8 @@ class _Round:
     def _corroborated(
         self, weights: Vector, beliefs: Beliefs, random: np.random.Generator
     ) -> tuple[Vector, Witnesses | None]:
-        """Return the weights that count, and who must stand beside the others; None where
-        nobody asks for them. The last weight, the centre's, stays."""
+        """Return the weights that count and the witnesses, None if no support is needed. The last
+        weight, the centre's, is unchanged."""
         size, rule = self.engine.size, beliefs.corroboration
         if rule is not None and rule.always and self.engine.linear:
             raise ConsilienceError(
@@ -248,12 +247,12 @@ class _Round:
         witnesses: Witnesses | None,
         random: np.random.Generator,
     ) -> Vector | None:
-        """Have the sum formed; return the share of each party's squared difference that was cut
-        off, or None if the evidence it rests on is not that of all coordinates.
+        """Have the sum formed. Return the share of each party's squared difference that was
+        clipped, or None if the sampled evidence is not representative of all coordinates.
 
-        Sampled and exact distances are compared for a ring of pairs, drawn at random. All may
-        differ by one factor, as weights do not depend on it and heavy tails lead to it; a pair
-        that differs by another has something that the sample missed.
+        Sampled and exact distances are compared for a random ring of pairs. All of them may differ
+        by one common factor, which heavy tails cause and weights do not depend on. If a pair
+        differs by another factor, the sample missed something.
         """
         started = perf_counter()
         engine, count = self.engine, len(block.parties)
@@ -281,7 +280,7 @@ class _Round:
         noise: Vector | None = None,
         alone: Vector | None = None,
     ) -> Consensus:
-        """Put the results in the caller's order, and count the parties that have a say."""
+        """Put the results in the caller's order, and count the effective parties."""
         engine = self.engine
         position = {party: j for j, party in enumerate(engine.parties)}
         order = [position[party] for party in engine.given if party in position]
@@ -319,11 +318,11 @@ class _Round:
 
 
 def _unsurprising(exact: Vector, sampled: Vector, count: float) -> bool:
-    """Tell whether exact distances are those of a sample of so many coordinates, but for one
-    factor.
+    """Tell whether exact distances agree with those from a sample of ``count`` coordinates, up to a
+    common factor.
 
-    By chance each differs by √(2/n), relatively, and the largest and the least of J of them by
-    about 2√(2 log 2J) times as much.
+    By chance each has a relative error of √(2/n), and the largest and the least of J such errors
+    differ by about 2√(2 log 2J) times as much.
     """
     if not np.isfinite(exact).all():
         return False
@@ -334,14 +333,14 @@ def _unsurprising(exact: Vector, sampled: Vector, count: float) -> bool:
 
 
 def _effective(weights: Vector) -> float:
-    """Return how many equal weights would be spread as these are; none where all are zero."""
+    """Return the effective number of parties, (Σ|w|)²/Σw²; zero if all weights are."""
     largest = float(np.abs(weights).max())
     shares = np.abs(weights) / largest if largest > 0 else weights
     return float(shares.sum()) ** 2 / float(shares @ shares) if largest > 0 else 0.0
 
 
 def _told_by(beliefs: Beliefs, parties: tuple[str, ...]) -> dict[str, Any]:
-    """Return what beliefs say of a round's parties, in their order there."""
+    """Return what beliefs say about a round's parties, in their order there."""
     position = {party: j for j, party in enumerate(beliefs.parties)}
     here = [position[party] for party in parties]
     found: dict[str, Any] = {"noise": beliefs.noise[here]}
@@ -355,8 +354,8 @@ def _told_by(beliefs: Beliefs, parties: tuple[str, ...]) -> dict[str, Any]:
 def _counts_of(
     parties: tuple[str, ...], sample_counts: Mapping[str, float] | None
 ) -> dict[str, float] | None:
-    """Return a sample count for each party of the round, and for nobody else. Who said nothing is
-    taken to have as many as the median party."""
+    """Return a sample count for each party of the round. A party that gave none is taken to have
+    the median count."""
     said = {p: sample_counts[p] for p in parties if p in sample_counts} if sample_counts else {}
     if not said:
         return None
@@ -365,7 +364,7 @@ def _counts_of(
 
 
 def _inferred(estimator: Estimator, evidence: Evidence, given: Given) -> Beliefs:
-    """Return the beliefs of a method, which may be a caller's own: their shapes are checked."""
+    """Return a method's beliefs. It may be a caller's own method, so the shapes are checked."""
     beliefs = estimator.infer(evidence, given)
     if not isinstance(beliefs, Beliefs):
         raise _mistaken(estimator, f"returned {type(beliefs).__name__}", "Beliefs")

@@ -12,7 +12,7 @@ class UpdateError(ConsilienceError):
 
     def __init__(self, message: str, rejected: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.rejected = dict(rejected or {})  # party -> reason, where the error is of parties
+        self.rejected = dict(rejected or {})  # party -> reason, where parties are to blame
 
 
 class RequirementError(ConsilienceError):

@@ -26,20 +26,20 @@ import numpy as np
 from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.updates.tensors import LARGEST
 
-# Of a squared distance.
+# Relative, of a squared distance.
 _ROUNDING = 1e-15
-# A larger mean squared distance is no update's, and a smaller one is none. Ratios of those between,
-# to any power up to one and a half, are numbers.
+# Mean squared distances beyond this range are not those of updates, or count as zero. Ratios within
+# it, to any power up to 1.5, do not overflow.
 FARTHEST, _NEAREST = 4 * LARGEST**2, 1e-100
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """What is known of the rounds in which exactly these parties took part."""
+    """What is known from the rounds in which exactly these parties took part."""
 
     parties: tuple[str, ...]
     distances: Matrix  # (J+1, J+1): mean squared distance per coordinate; last: the centre
-    count: float  # coordinates seen, discounted by age where a memory forgets
+    count: float  # coordinates seen, discounted by age if a memory decays
 
     def __post_init__(self) -> None:
         if ((self.distances > 0) & (self.distances < _NEAREST)).any():
@@ -48,8 +48,8 @@ class Block:
 
     @cached_property
     def gram(self) -> Matrix:
-        """Inner products about the party closest to its peers, (J+1, J+1): precise however far the
-        centre or a wild party is."""
+        """Inner products about the party closest to its peers, (J+1, J+1): precise even if the
+        centre or a wild party is far away."""
         return self._gram_about(int(np.argmin(self.typical_distances)))
 
     def _gram_about(self, origin: int) -> Matrix:
@@ -61,8 +61,8 @@ class Block:
         return {}
 
     def _gram_near(self, weights: Vector) -> Matrix:
-        """Inner products about the heaviest point, where one is much heavier than the others: the
-        weighted mean is then next to it, and what is left of its residual would be rounding."""
+        """Inner products about the heaviest point, if it is much heavier than the others: the
+        weighted mean is then so close to it that its residual would be lost to rounding."""
         heaviest = int(np.argmax(weights))
         if weights[heaviest] * weights.size < 2:
             return self.gram
@@ -73,10 +73,10 @@ class Block:
 
     @cached_property
     def coordinates(self) -> Matrix:
-        """The points themselves but for a rotation, (J+1, at most J): their inner products are
-        the gram. Differences of points lose fewer digits than differences of inner products."""
+        """The points up to a rotation, (J+1, at most J), with `gram` as inner products. Differences
+        of points lose fewer digits than differences of inner products."""
         lengths = np.sqrt(np.diag(self.gram))
-        away = lengths > 0  # the others are at the origin
+        away = lengths > 0  # the others lie at the origin
         unit = lengths[away]
         values, vectors = np.linalg.eigh(self.gram[np.ix_(away, away)] / np.outer(unit, unit))
         points = np.zeros((lengths.size, unit.size))
@@ -85,23 +85,23 @@ class Block:
 
     @cached_property
     def typical_distances(self) -> Vector:
-        """Each party's median squared distance from its peers, (J,). Of two middle ones the lesser:
-        less than half of the parties cannot make an honest party's large."""
-        middle = len(self.parties) // 2  # of all parties: the least distance is that from itself
+        """Each party's median squared distance from its peers, (J,); the lower of two middle ones,
+        so that a minority cannot make that of an honest party large."""
+        middle = len(self.parties) // 2  # the distance from itself, zero, is among them
         typical: Vector = np.partition(self.distances[:-1, :-1], middle, axis=1)[:, middle]
         return typical
 
     @property
     def typical(self) -> float:
-        """The median of these, or where that is zero the least positive distance; zero if all
-        parties are equal. A scale that less than half of the parties cannot set."""
+        """The median of these, or if it is zero the least positive distance; zero if all parties
+        are equal. A minority of the parties cannot set this scale."""
         ordered = np.sort(self.typical_distances)
         middle = float(ordered[(ordered.size - 1) // 2])
         return middle if middle > 0 or np.isinf(self.least_distance) else self.least_distance
 
     @property
     def central_weights(self) -> Vector:
-        """Weights of a point amid most parties, one over the typical distance: where to start."""
+        """Weights of a point amid most parties, the inverse typical distances: where to start."""
         pull = 1.0 / np.maximum(self.typical_distances, 1e-12 * self.typical or 1.0)
         weights: Vector = pull / pull.sum()
         return weights
@@ -115,20 +115,20 @@ class Block:
     def residuals(self, weights: Vector) -> Vector:
         """Return each point's mean squared distance from the weighted mean of all points.
 
-        Of inner products rather than of the distances: rounding in the weights' sum is then not
-        multiplied by the distance of a far centre.
+        Computed from inner products: with the distances, a far centre would multiply the rounding
+        error of the weights' sum.
         """
         gram = self._gram_near(weights)
         pulled = gram @ weights
         return np.diag(gram) - 2 * pulled + weights @ pulled
 
     def moved(self, change: Vector) -> float:
-        """Return how far the weighted mean moves per coordinate (root mean square) where the
-        parties' weights change so."""
+        """Return how far the weighted mean moves per coordinate (root mean square) for this change
+        of the parties' weights."""
         return float(np.sqrt(max(float(change @ self.gram[:-1, :-1] @ change), 0.0)))
 
     def discounted(self, factor: float) -> Block:
-        """Return the same distances, believed less."""
+        """Return the same distances with a smaller count."""
         return Block(self.parties, self.distances, self.count * factor)
 
     def ordered(self, parties: tuple[str, ...]) -> Block:
@@ -140,7 +140,7 @@ class Block:
         return Block(parties, self.distances[np.ix_(order, order)], self.count)
 
     def among(self, parties: frozenset[str]) -> Block:
-        """Return what is known of those of the parties that took part."""
+        """Return the block of those of its parties that are among these."""
         here = [j for j, party in enumerate(self.parties) if party in parties]
         if len(here) == len(self.parties):
             return self
@@ -149,8 +149,8 @@ class Block:
         return Block(there, self.distances[np.ix_(at, at)], self.count)
 
     def mixed(self, means: Matrix) -> Block:
-        """Return the block of weighted means of the points in the points' place, (J+1, J+1): a row
-        of weights for each, that sum to one."""
+        """Return the block of weighted means of the points, one for each point: a row of ``means``,
+        (J+1, J+1), holds the weights of one and sums to one."""
         between = means @ self.distances @ means.T
         within = 0.5 * np.diag(between)
         distances = np.maximum(between - within[:, None] - within, 0.0)
@@ -167,13 +167,13 @@ class Block:
 
 
 class Layers(NamedTuple):
-    """The distances of a round's parties, tensor by tensor: for people, no method sees them."""
+    """The distances of a round's parties, tensor by tensor: for people, unused by the methods."""
 
     names: tuple[str, ...]
     parties: tuple[str, ...]
     distances: Array  # (T, J, J): mean squared
     counts: Vector  # (T,): coordinates seen
-    sizes: Vector  # (T,): coordinates there are
+    sizes: Vector  # (T,): coordinates in total
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +199,7 @@ class Evidence:
         Where there is much to read, the distances are estimated from random spans of coordinates,
         unless ``exact``; ``seed`` makes them the same ones each time.
         """
-        from consilience.passes.observe import observe  # which builds on this module
+        from consilience.passes.observe import observe  # imported here, as it builds on this module
         from consilience.updates.parsing import parse
 
         _, evidence = observe(parse(updates, center), np.random.default_rng(seed), exact=exact)
@@ -228,17 +228,17 @@ class Evidence:
 
     @cached_property
     def worth(self) -> Vector:
-        """Coordinates that each party's level is known from: seen beside p peers, whose own noise
-        has to be told apart from it, n of them are worth n(p − 1)/(p + 1), by least squares."""
+        """Effective number of coordinates behind each party's level. With p peers, whose noise must
+        be told from its own, n coordinates are worth n(p − 1)/(p + 1), by least squares."""
         worth = np.zeros(len(self.parties))
         for block, members in zip(self.blocks, self.members, strict=True):
-            size = len(members)  # of two, nothing tells whose the noise is
+            size = len(members)  # with two parties, nothing tells whose the noise is
             worth[members] += block.count * max(1 - 2 / size, size**-2)
         return worth
 
     @cached_property
     def least_noise(self) -> float:
-        """The smallest noise worth telling from none: half the least positive squared distance
+        """The smallest noise that can be told from none: half the least positive squared distance
         between two parties, or zero if all are equal."""
         least = min((block.least_distance for block in self.blocks), default=np.inf)
         return least / 2 if np.isfinite(least) else 0.0
@@ -251,11 +251,11 @@ class Evidence:
         return Evidence(tuple(blocks.values()))
 
     def discounted(self, factor: float) -> Evidence:
-        """Return the same evidence, believed less."""
+        """Return the same evidence with smaller counts."""
         return Evidence(tuple(block.discounted(factor) for block in self.blocks))
 
     def among(self, parties: Iterable[str]) -> Evidence:
-        """Return what is known of these parties where at least two of them met."""
+        """Return the evidence on these parties, from rounds where at least two of them met."""
         wanted = frozenset(parties)
         blocks = (block.among(wanted) for block in self.blocks)
         return Evidence(()) + Evidence(tuple(b for b in blocks if len(b.parties) > 1))
@@ -273,18 +273,18 @@ def residuals(distances: Matrix, weights: Vector) -> Vector:
 
 
 def residual_products(gram: Matrix, weights: Vector) -> Matrix:
-    """Return the inner products per coordinate of the residuals from the weighted mean (weights
-    sum to one), from inner products about any one point."""
+    """Return the inner products, per coordinate, of the residuals from the weighted mean (weights
+    sum to one), given inner products about any point."""
     pulled = gram @ weights
     products = gram - pulled[:, None] - pulled + weights @ pulled
     return _possible(products, np.diag(products))
 
 
 def _possible(products: Matrix, squares: Vector) -> Matrix:
-    """Return inner products no larger than the lengths allow.
+    """Clip inner products to what the lengths allow.
 
-    A party 10¹⁵ times farther away than the others has a direction that rounding hides: what is
-    then left of an inner product can exceed the product of the lengths by as much again.
+    For a party 10¹⁵ times farther away than the others, rounding hides the direction, and a
+    computed inner product can be twice the product of the lengths.
     """
     lengths = np.sqrt(np.maximum(squares, 0.0))
     most = np.outer(lengths, lengths)
@@ -314,7 +314,7 @@ def pooled_distances(evidence: Evidence) -> tuple[Matrix, Matrix]:
     """Return the mean distance of each two parties over the rounds they met in, and the number of
     coordinates behind it: both (J, J), zero for pairs that never met and on the diagonal."""
     size = len(evidence.parties)
-    if len(evidence.blocks) == 1 and evidence.blocks[0].count > 0:  # there is nothing to average
+    if len(evidence.blocks) == 1 and evidence.blocks[0].count > 0:  # nothing to average
         (block,) = evidence.blocks
         distances, count = block.distances[:-1, :-1].copy(), np.full((size, size), block.count)
         np.fill_diagonal(distances, 0.0)

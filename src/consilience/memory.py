@@ -1,14 +1,13 @@
 """Memory: what is kept between rounds, by party id.
 
-Evidence of earlier rounds, discounted by ``decay`` each round; the parties' trails, for methods
-that follow them; the noise levels and hidden directions last inferred, from which the next
-inference starts; and how noisy each party was for its rounds, which outlasts their evidence.
+That is: the evidence of earlier rounds, discounted by ``decay`` each round; the parties' trails,
+for methods that use them; the latest noise levels and latent factors, from which the next inference
+starts; and each party's noise relative to its rounds, which outlasts their evidence.
 
-Where a few of very many parties take part at a time, a round costs what its own parties cost: it is
-inferred from what is known of them alone. Rounds with the same parties share a block of evidence,
-so with full participation the evidence stays one J×J matrix however long a memory lives; blocks of
-other rounds fade, or are dropped beyond a bound, and so are parties beyond ``max_parties``, the
-least recently seen first.
+If few of very many parties take part at a time, a round costs only what its own parties cost: it is
+inferred from the evidence about them alone. Rounds with the same parties share a block of evidence,
+so with full participation the evidence stays one J×J matrix for ever. Blocks of other rounds fade,
+or are dropped beyond a limit. So are parties beyond ``max_parties``, the least recently seen first.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from consilience.trails import FORGOTTEN, Look, Relay, Trails
 
 log = logging.getLogger("consilience")
 
-_COMPANY = 50  # parties are always inferred together: as many cost next to nothing
-_MOST_BLOCKS = 100  # of evidence: with the usual decay 66 rounds are remembered
+_COMPANY = 50  # so many parties are always inferred together, at next to no cost
+_MOST_BLOCKS = 100  # with the usual decay 66 rounds are remembered
 _MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 
 
@@ -41,12 +40,12 @@ class Memory:
     succeeds.
 
     Args:
-        decay: what a round's evidence still counts one round later: with 1 nothing is forgotten,
+        decay: how much a round's evidence counts one round later: with 1 nothing is forgotten,
             with 0 everything.
-        max_parties: of more than this many, the least recently seen are forgotten; never those of
-            the last round.
+        max_parties: if there are more, the least recently seen are forgotten; never those of the
+            last round.
         seed: makes the coordinates of the trails repeatable. Without it they are drawn from the
-            system's randomness, and known to nobody.
+            system's randomness, and nobody knows them.
 
     >>> import consilience as cs
     >>> memory = cs.Memory()
@@ -67,7 +66,7 @@ class Memory:
             )
         self.decay, self.max_parties = float(decay), max_parties
         self.rounds = 0
-        self.forgotten = 0  # parties, for there were too many; since this memory was made or loaded
+        self.forgotten = 0  # parties over max_parties, since this memory was made or loaded
         self.evidence: Evidence | None = None
         self.known: Known | None = None
         self.past: Past | None = None
@@ -82,29 +81,29 @@ class Memory:
         )
 
     def copy(self) -> Memory:
-        """Return an independent copy, with the same state of its random numbers."""
-        other = copy.copy(self)  # what is kept is replaced, never changed
+        """Return an independent copy, with the same state of the random generator."""
+        other = copy.copy(self)  # shallow: what is kept is replaced, never changed
         other._random = copy.deepcopy(self._random)
         return other
 
     @property
     def noise(self) -> dict[str, float]:
-        """The noise level last inferred of each party; NaN for one that was alone so far."""
+        """The latest noise of each party; NaN for one that was never judged beside others."""
         found = dict.fromkeys(self.evidence.parties if self.evidence else (), float("nan"))
         if self.known is not None:
             found |= zip(self.known.parties, map(float, self.known.noise), strict=True)
         return found
 
     def recall(self, now: Evidence) -> Evidence:
-        """Return the evidence of a round together with what is remembered of its parties; and of
-        those they met before, where the round is small: it is judged in company."""
+        """Return the evidence of a round together with what is remembered of its parties; if the
+        round is small, also of parties they met before, so that it is judged in company."""
         past = Evidence(self._before(now))
         if len({*past.parties, *now.parties}) > _COMPANY:
             past = past.among(_company(past, set(now.parties)))
         return past + now
 
     def _before(self, now: Evidence) -> tuple[Block, ...]:
-        """Return the blocks of earlier rounds, discounted, those that have faded left out."""
+        """Return the blocks of earlier rounds, discounted, without those that have faded."""
         if self.evidence is None:
             return ()
         fresh = max(block.count for block in now.blocks)
@@ -112,8 +111,8 @@ class Memory:
         return tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
 
     def beyond(self, evidence: Evidence, now: Evidence) -> Past | None:
-        """Return what is remembered of the levels of a round's parties and is not in what `recall`
-        gave. It does not fade while a party is away, but with each round that it takes part in."""
+        """Return what is remembered of the levels of a round's parties beyond what `recall` gave.
+        It fades with each round that a party takes part in, not while it is away."""
         if self.past is None:
             return None
         levels, worth = self.past.of(now.parties)
@@ -123,29 +122,29 @@ class Memory:
 
     @property
     def trails(self) -> Trails | None:
-        """The parties' trails, if any were followed."""
+        """The parties' trails, if there are any."""
         return None if self.relay is None else self.relay.used
 
     def followed(self, parties: tuple[str, ...], size: int, look: Look) -> Relay:
-        """Return the trails after a round; ``look`` tells what was sent at some coordinates."""
+        """Return the trails after a round; ``look`` returns what was sent at given coordinates."""
         relay = self.relay
-        if relay is None or relay.used.size != size:  # none yet, or of another model
+        if relay is None or relay.used.size != size:  # none yet, or for another model
             relay = Relay.begun(size, self._random)
         return relay.followed(parties, look, self.decay, self._random)
 
     def keep(self, now: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
-        """Add a round, what came of it, and the trails that `followed` gave."""
-        self.past = self._with_levels(now, beliefs)  # by what is remembered so far
+        """Add a round, its beliefs, and the trails that `followed` returned."""
+        self.past = self._with_levels(now, beliefs)  # from what was remembered before this round
         self.rounds += 1
         self.evidence = self._with_round(now)
-        self.relay = self.relay if relay is None else relay  # None: the method follows nobody
+        self.relay = self.relay if relay is None else relay  # None: the method uses none
         told = _told(beliefs.known)
         if told is not None:
             self.known = _with_absent(told, self.known, now.parties)
         self._forget(max(self.max_parties, len(now.parties)))
 
     def _with_round(self, now: Evidence) -> Evidence:
-        """Return the evidence of all rounds, the latest last; of too much, the latest."""
+        """Return the evidence of all rounds, the latest last, without the oldest beyond a limit."""
         blocks = {frozenset(block.parties): block for block in self._before(now)}
         for block in now.blocks:
             before = blocks.pop(frozenset(block.parties), None)
@@ -163,8 +162,8 @@ class Memory:
         return Evidence(tuple(reversed(kept)))
 
     def _with_levels(self, now: Evidence, beliefs: Beliefs) -> Past | None:
-        """Return everybody's level: of a party of this round, the mean over its rounds."""
-        if not beliefs.typical:  # not a method that compares levels
+        """Return everybody's level, relative to the typical one and averaged over its rounds."""
+        if not beliefs.typical:  # the method does not compare levels
             return self.past
         parties, evidence, old = now.parties, beliefs.evidence, self.past
         with np.errstate(divide="ignore"):
@@ -186,7 +185,7 @@ class Memory:
         )
 
     def _forget(self, most: int) -> None:
-        """Forget all but the ``most`` recently seen parties; log it the first time."""
+        """Forget all but the ``most`` most recently seen parties; log it the first time."""
         if self.relay is not None:
             self.relay = self.relay.first(most)
         if self.past is not None:
@@ -209,7 +208,7 @@ class Memory:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Memory:
-        """Read a memory from a file; `MemoryFileError` if it is none. The file is left alone."""
+        """Read a memory from a file; raise `MemoryFileError` if it is not one."""
         found = read(path)
         memory = cls(found.decay, max_parties=found.max_parties or 10_000)
         memory.rounds = found.rounds
@@ -219,7 +218,7 @@ class Memory:
 
 
 def _told(known: Known) -> Known | None:
-    """Return what is known of the parties of whom anything is: of one that was alone, nothing."""
+    """Return only the parties about whom something is known: not those that were alone."""
     at = np.flatnonzero(np.isfinite(known.noise))
     return _chosen(known, at) if at.size else None
 
@@ -234,24 +233,24 @@ def _chosen(known: Known, at: Positions | slice) -> Known:
 
 
 def _with_absent(new: Known, old: Known | None, present: tuple[str, ...]) -> Known:
-    """Return what is known now, and still of parties of whom nothing was inferred: those of the
-    round first, and the others in the order of before."""
+    """Return what is known now, and earlier knowledge of parties about whom nothing was inferred:
+    those of the round first, the others in their old order."""
     if old is None:
         return _ordered(new, present)
-    if len(new.parties) <= len(present):  # no others: only these need to be ordered
+    if len(new.parties) <= len(present):  # only these need to be ordered
         return _joined(_ordered(new, present), old)
     return _ordered(_joined(new, old), (*present, *old.parties))
 
 
 def _ordered(known: Known, parties: tuple[str, ...]) -> Known:
-    """Return the same in the order in which the parties first occur here."""
+    """Return the same, ordered by where the parties first occur in ``parties``."""
     place = {party: j for j, party in reversed([*enumerate(parties)])}
     order = sorted(range(len(known.parties)), key=lambda j: place.get(known.parties[j], len(place)))
     return _chosen(known, np.array(order, np.intp))
 
 
 def _joined(new: Known, old: Known) -> Known:
-    """Return what is known now, and of the others what was known before."""
+    """Return what is known now, and for other parties what was known before."""
     absent = _absent(new.parties, old.parties)
     if not absent:
         return new
@@ -268,9 +267,9 @@ def _joined(new: Known, old: Known) -> Known:
 
 
 def _company(past: Evidence, present: set[str]) -> set[str]:
-    """Return a round's parties and those they met, of the latest rounds, until these are enough.
+    """Return a round's parties and those they met, from the latest rounds, until there are enough.
 
-    Whole rounds: of some of a round's parties, adversaries might be most.
+    Only whole rounds: in a part of a round, adversaries might be the majority.
     """
     chosen = set(present)
     for block in reversed(past.blocks):
@@ -280,6 +279,6 @@ def _company(past: Evidence, present: set[str]) -> set[str]:
 
 
 def _absent(present: tuple[str, ...], before: tuple[str, ...]) -> list[int]:
-    """Return the positions of those that were there before, and are not now."""
+    """Return the positions of those that were there before and are absent now."""
     here = set(present)
     return [j for j, party in enumerate(before) if party not in here]

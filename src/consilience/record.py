@@ -1,8 +1,8 @@
-"""The record of a run: one line of JSON per round, added as the run goes.
+"""The record of a run: one line of JSON per round, appended as the run goes.
 
-A line is written in one piece at the end of the file and flushed to the disk. A kill in the middle
-of it leaves a torn last line: readers pass over it, and the next writer cuts it off. So a record
-can be read while it is written, and is never broken. docs/record.md has the format.
+A line is appended in one write and flushed to disk. A kill in the middle leaves a torn last line:
+readers skip it, and the next writer removes it. So a record can be read while it is written, and is
+never broken. docs/record.md has the format.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from consilience.text import LONGEST, shown
 
 try:
     import fcntl
-except ImportError:  # not a Unix: one writer at a time is then the caller's care
+except ImportError:  # not Unix: the caller must see to it that only one writer is at work
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _START = b'{"format":"consilience-record",'
-_UNKNOWN = -128  # a correlation that does not exist, in hundredths
+_UNKNOWN = -128  # code for an undefined correlation, in hundredths
 _SENTENCE = 1000  # characters of a reason or a note
 _MARKED = re.compile(r"#[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedRound:
-    """What a record holds of one round, in the words of `Consensus`."""
+    """What a record holds about one round, in the words of `Consensus`."""
 
     round: int
     time: float  #: seconds since 1970, when it was written
@@ -94,10 +94,10 @@ class Record:
         note: str | None = None,
         rejected: Mapping[str, str] | None = None,
     ) -> int:
-        """Write down a round, and return its number: one after the last in the file if not given.
+        """Add a round, and return its number: if not given, one more than the last in the file.
 
-        Without a consensus it is a round that came to nothing: say why in ``note`` and
-        ``rejected``. ``seconds`` are of steps besides those of the consensus.
+        Without a consensus the round failed: say why in ``note`` and ``rejected``. ``seconds`` are
+        for steps beside those of the consensus.
         """
         line: dict[str, Any] = {} if consensus is None else _of(consensus)
         line["rejected"] = {**line.get("rejected", {}), **_texts(rejected or {})}
@@ -115,14 +115,14 @@ class Record:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> tuple[RecordedRound, ...]:
-        """Return the rounds in order; of one written twice (a run taken up again), the last."""
+        """Return the rounds in order; of one written twice (by a resumed run), the last."""
         found, _ = lines(path)
         rounds = {line["round"]: line for line in found}
         return tuple(_round(rounds[number]) for number in sorted(rounds))
 
 
 def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Return what the whole lines say from a place in the file on, and the place after them."""
+    """Return the complete lines from a place in the file on, and the place after them."""
     try:
         with open(path, "rb") as file:
             file.seek(start)
@@ -138,7 +138,7 @@ def lines(path: str | os.PathLike[str], start: int = 0) -> tuple[list[dict[str, 
         if line is None:
             if k + 1 < len(pieces):
                 raise _damaged(path, f"a broken line at byte {end}")
-            break  # torn by a loss of power: the next writer will cut it off
+            break  # torn by a power cut: the next writer will remove it
         _check_line(line, path)
         found.append(known(line))
         end += len(piece) + 1
@@ -158,7 +158,7 @@ def correlations(coded: str | None, size: int) -> Matrix | None:
 
 
 def _of(consensus: Consensus) -> dict[str, Any]:
-    """Return what a line says of a consensus."""
+    """Return what a line says about a consensus."""
     group = {party: k for k, members in enumerate(consensus.groups) for party in members}
     parties, method = consensus.parties, consensus.diagnostics.get("method")
     reasons = {p: why for p, why in consensus.reasons.items() if p not in consensus.rejected}
@@ -182,17 +182,17 @@ def _of(consensus: Consensus) -> dict[str, Any]:
 def _spread(
     intervals: Mapping[str, tuple[float, float]], parties: Sequence[str]
 ) -> list[float | None] | None:
-    """Return half of each interval's width, in the logarithm: one short number instead of two."""
+    """Return half the width of each interval, in logarithms: one short number instead of two."""
     ends = [intervals.get(party) for party in parties]
     found = [None if e is None else float(f"{math.log(e[1] / e[0]) / 2:.3g}") for e in ends]
     return found if intervals else None
 
 
 def name_of(party: str) -> str:
-    """Return what a party is called in a record: its id, if that is a line of modest length.
+    """Return a party's name in a record: its id, if that is a single line of modest length.
 
-    Otherwise what can be shown of the id, and a hash of it; so does an id that looks as if it had
-    one. Parties that differ so have different names, and nobody can take another's.
+    Otherwise the printable part of the id, with a hash; likewise for an id that looks as if it had
+    one. So different parties have different names, and nobody can take another's.
     """
     if shown(party) == party and not _MARKED.search(party):
         return party
@@ -207,7 +207,7 @@ def _texts(reasons: Mapping[str, str]) -> dict[str, str]:
 def _coded(covariance: Matrix | None) -> str | None:
     if covariance is None:
         return None
-    with np.errstate(all="ignore"):  # nothing over nothing is unknown, and said so
+    with np.errstate(all="ignore"):  # 0/0 is NaN, an unknown correlation
         scale = np.sqrt(np.diag(covariance))
         pairs = (covariance / scale[:, None] / scale)[np.triu_indices(len(scale), 1)]
     hundredths = np.where(np.isfinite(pairs), np.clip(np.rint(100 * pairs), -100, 100), _UNKNOWN)
@@ -215,7 +215,7 @@ def _coded(covariance: Matrix | None) -> str | None:
 
 
 def _number(value: float | None) -> float | None:
-    """Return four digits of a number, or None for what JSON has no word for."""
+    """Return a number rounded to four digits, or None for what JSON cannot express."""
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 
@@ -264,7 +264,7 @@ def _or_nan(value: float | None) -> float:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Open a record to add to it, alone among writers."""
+    """Open a record for appending, and lock out other writers."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
     try:
         if fcntl is not None:
@@ -275,7 +275,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _whole(file: int, path: Path) -> tuple[int, int]:
-    """Cut off a torn last line; return where the file ends, and the number of its last round."""
+    """Remove a torn last line; return where the file ends, and the number of its last round."""
     size = os.fstat(file).st_size
     if size == 0:
         return 0, 0
@@ -284,7 +284,7 @@ def _whole(file: int, path: Path) -> tuple[int, int]:
         end = content.rfind(b"\n") + 1
         start = content.rfind(b"\n", 0, max(0, end - 1)) + 1
         last = _parsed(content[start:end])
-        if last is None:  # a loss of power may keep a line's end and lose its middle
+        if last is None:  # a power cut may keep the end of a line and lose its middle
             end, start = start, content.rfind(b"\n", 0, max(0, start - 1)) + 1
             last = _parsed(content[start:end])
     if last is not None:
@@ -305,7 +305,7 @@ def _write(file: int, end: int, line: bytes) -> None:
 
 
 def _parsed(piece: bytes) -> dict[str, Any] | None:
-    """Return a line, or None if it is not whole."""
+    """Return a line, or None if it is not complete."""
     try:
         line = json.loads(piece)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a round must have to count: a federation that would rather stand still than be misled."""
+"""What a round must have to count, for a federation that would rather stop than be misled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from consilience.errors import ConsilienceError, RequirementError
 from consilience.text import shown
 
-_NAMED = 5  # suspects, before the rest are counted
-_ROUNDING = 1e-9  # three equal weights are three parties
+_NAMED = 5  # suspects named, before the rest are counted
+_ROUNDING = 1e-9  # so that three equal weights are three parties
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Require:
     """What a round must have to count.
 
     - ``parties``: the effective number of parties, (Σ|w|)²/Σw², is at least this.
-    - ``suspects``: the share of the round's parties that are rejected or move together with others
-      is at most this. A party that is copied is in the group of its copies.
+    - ``suspects``: at most this share of the round's parties is rejected or moves together with
+      others. A party that is copied is in the group of its copies.
 
     >>> Require(parties=3, suspects=0.4)
     Require(parties=3, suspects=0.4)

@@ -1,4 +1,4 @@
-"""What an object shows of itself: a line, a short table, a few notes; as text, or in a notebook."""
+"""How objects present themselves: a line, a short table, a few notes; as text or in a notebook."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _GAP = "  "
 
 
 class Shown(ABC):
-    """Whatever shows a summary of itself, in a terminal and in a notebook."""
+    """An object that presents a summary of itself in a terminal and in a notebook."""
 
     @property
     @abstractmethod
     def summary(self) -> Summary:
-        """What is worth seeing first."""
+        """Return what is worth seeing first."""
 
     def __repr__(self) -> str:
         return str(self.summary)
@@ -28,7 +28,7 @@ class Shown(ABC):
 
 @dataclass(frozen=True)
 class Summary:
-    """Cells are fit to print: foreign text goes through `text.shown` first."""
+    """The cells are safe to print: foreign text has gone through `text.shown`."""
 
     title: str
     header: Sequence[str] = ()
@@ -45,7 +45,7 @@ class Summary:
         return "\n".join([self.title, *lines, *self._after])
 
     def html(self) -> str:
-        """Return the same as a table of a notebook."""
+        """Return the same as an HTML table for a notebook."""
         parts = [f"<p>{escape(self.title)}</p>"]
         if self.rows:
             head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)

@@ -1,4 +1,4 @@
-"""Foreign text, made fit for one line of a terminal, a log or a record; and numbers likewise.
+"""Foreign text made safe for one line of a terminal, log or record; and numbers for people.
 
 Party ids, tensor names, file names and column names come from strangers. Printed raw they could
 move the cursor, forge a line about another party, or fill the disk.
@@ -10,14 +10,14 @@ import math
 from hashlib import blake2b
 
 LONGEST = 80  # characters of one name
-_DIGITS = 3, 6  # of a number with an interval, at least and at most
+_DIGITS = 3, 6  # significant digits of a number with an interval, at least and at most
 
 
 def shown(text: object, longest: int = LONGEST) -> str:
     r"""Return text as one printable line of at most ``longest`` characters.
 
-    What does not print is written as an escape. Of a longer text the two ends are kept, and between
-    them four bytes of a hash, so that two names that differ still look different.
+    Unprintable characters are escaped. Of a longer text both ends are kept, with four bytes of a
+    hash between them, so that different names still look different.
 
     >>> shown("layer.0.weight")
     'layer.0.weight'
@@ -37,17 +37,17 @@ def shown(text: object, longest: int = LONGEST) -> str:
 
 
 def told(error: BaseException, longest: int = LONGEST) -> str:
-    """Return what an error says, in one line; its type, where that is all."""
+    """Return an error's message in one line, or its type if there is no message."""
     try:
         said = shown(error, longest)
-    except Exception:  # a stranger's error may fail to say
+    except Exception:  # str() of a foreign error may itself fail
         said = ""
     name = shown(type(error).__name__)
     return f"{name}: {said}" if said else name
 
 
 def measured(value: float, interval: tuple[float, float] | None = None) -> str:
-    """Return a number, and its interval if it has one, in as many digits as that is worth.
+    """Return a number, and its interval if it has one, with as many digits as the interval allows.
 
     >>> measured(1.2034)
     '1.2'
@@ -63,7 +63,7 @@ def measured(value: float, interval: tuple[float, float] | None = None) -> str:
     worth = math.ceil(math.log10(high / (high - low))) + 1 if high > low else most
     digits = min(max(worth, least), most)
     places = digits - 1 - math.floor(math.log10(high))
-    # Aligned, unless that would hide much of the lower end or show many zeros.
+    # Fixed point, unless it would hide digits of the lower end or show many zeros.
     form = f".{max(places, 0)}f" if high < 10 * low and 1e-3 <= high < 1e5 else f".{digits}g"
     return f"{value:{form}} ({low:{form}}–{high:{form}})"
 

@@ -1,15 +1,15 @@
-"""Trails: what remains of each party's error when it is averaged over the rounds.
+"""Trails: each party's error, averaged over rounds.
 
-What parties share for long, a purpose or data, is easily hidden in one round's noise: four parties
-with flipped labels and small batches look like four strangers. Noise fades in an average, what is
-shared does not. Distances of averages cannot be had from averaged distances, so a memory keeps the
-averages themselves, in a few thousand coordinates. These places are drawn from secret randomness,
-and others take over after some rounds: whoever finds them out does not profit for long.
+What parties share for long, a purpose or data, is easily hidden in the noise of one round: four
+parties with flipped labels and small batches look like four strangers. Noise fades in an average;
+what is shared does not. Distances between averages cannot be computed from averaged distances, so a
+memory keeps the averages themselves, at a few thousand coordinates. These places are drawn from
+secret randomness and replaced after some rounds: whoever finds them out does not profit for long.
 
-An error is taken about the coordinate-wise median of the round's updates, since the truth moves on
-between the rounds that two parties took part in. Between parties of the same rounds it cancels out.
+An error is taken about the coordinate-wise median of the round's updates, since the truth moves
+between rounds. For parties of the same rounds the median cancels out.
 
-How long an error was before it was averaged is kept as well: what is left tells noise from data.
+The size of the errors before averaging is kept as well: what share remains tells noise from data.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from consilience.passes import loops
 Look = Callable[[Positions], Array]
 
 PLACES = 8192
-_FEWEST = 256  # places that are left however many parties are followed
-_MOST_NUMBERS = 2**24  # of one set of trails, 64 MB; where parties are too many, places are left
-_LARGEST = 1e38  # an error that can be kept, in four bytes: its sender has no say anyway
-_RENEWED = 50  # rounds after which other places take over; they are followed from the start
-FORGOTTEN = 1e-3  # what has fallen to this share of a fresh round's say is dropped
+_FEWEST = 256  # places that are kept however many parties there are
+_MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, places are dropped
+_LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
+_RENEWED = 50  # rounds after which other places take over, which are followed from the start
+FORGOTTEN = 1e-3  # a party is dropped once its count has decayed to this share of a fresh round's
 
 
 @dataclass(frozen=True, eq=False)
 class Trails:
-    """The mean error of each party at some coordinates, recent rounds counting most."""
+    """The mean error of each party at some coordinates; recent rounds count most."""
 
     size: int  # K
     places: Positions  # (n,), ascending
     parties: tuple[str, ...]
-    rounds: Vector  # (J,): how many each mean is of, discounted by age
-    means: Sequence[Array]  # J of (n,), float32, each with its own room: most are handed on
-    age: int = 0  # rounds that were followed
-    # (J,) each; where a file does not tell, a mean is taken for a single round's error
-    squares: Vector = field(default_factory=lambda: np.empty(0))  # of single rounds' errors, mean
-    effective: Vector = field(default_factory=lambda: np.empty(0))  # equal rounds as noisy a mean
+    rounds: Vector  # (J,): number of rounds in each mean, discounted by age
+    means: Sequence[Array]  # J of (n,), float32; separate arrays, as most pass on unchanged
+    age: int = 0  # rounds followed so far
+    # (J,) each: the mean squared error of single rounds, and how many equally weighted rounds give
+    # as noisy a mean. By default, for files of an earlier release, as if means were single rounds.
+    squares: Vector = field(default_factory=lambda: np.empty(0))
+    effective: Vector = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         if len(self.squares) < len(self.parties):
@@ -55,14 +56,14 @@ class Trails:
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Trails:
-        """Draw the places, one in each of as many equal stretches."""
+        """Draw the places, one in each of equal stretches."""
         edges = np.linspace(0, size, min(size, PLACES) + 1).astype(np.int64)
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
         return cls(size, places, (), np.empty(0), ())
 
     def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
-        if not np.isfinite(sent).all():  # who sent something else is about to be rejected
+        if not np.isfinite(sent).all():  # whoever sent anything else is about to be rejected
             sent = np.nan_to_num(sent)
         errors = _about_median(sent)
         squares = _mean_squares(errors)
@@ -91,7 +92,7 @@ class Trails:
         return found.thinned()
 
     def thinned(self) -> Trails:
-        """Return every other place, or fewer, where there are too many parties for all of them."""
+        """Return fewer places, every other one or less, if there are too many parties for all."""
         step = 1
         while (
             len(self.places) // step >= 2 * _FEWEST
@@ -118,7 +119,7 @@ class Trails:
 
     def evidence(self, count: int) -> Lasting | None:
         """Return the evidence in the averages of the first ``count`` parties, those of this round;
-        None if no average is of two rounds, or one is no number. The centre is an error of zero."""
+        the centre is a zero error. None if no average is over two rounds, or one is not finite."""
         if not (self.rounds[:count] > 1).any():
             return None
         means, gram = self.means[:count], np.zeros((count + 1, count + 1))
@@ -136,7 +137,7 @@ class Trails:
 
 
 def _about_median(sent: Array) -> Array:
-    """Return the errors about the coordinate-wise median, (J, n), as far as they can be kept."""
+    """Return the errors about the coordinate-wise median, (J, n), clipped to what can be kept."""
     count, size = sent.shape
     middle, unread = np.empty(size, sent.dtype), np.zeros((2, count))
     code, wide, cut = _code(sent), sent.dtype == float, (count - 1) // 2
@@ -148,7 +149,7 @@ def _about_median(sent: Array) -> Array:
 
 
 def _code(numbers: Array) -> bytes:
-    """Return the letter that the loops know a dtype by."""
+    """Return the letter by which the loops know a dtype."""
     return numbers.dtype.char.encode()
 
 
@@ -159,13 +160,13 @@ def _mean_squares(rows: Sequence[Array] | Array) -> Vector:
 
 
 def kept(means: Array) -> list[Array]:
-    """Return the rows (J, n) as they are kept."""
+    """Return the rows of (J, n) as separate arrays."""
     return [np.clip(mean, -_LARGEST, _LARGEST).astype(np.float32, copy=False) for mean in means]
 
 
 @dataclass(frozen=True, eq=False)
 class Relay:
-    """The trails in use, and those that will take over; none where all places are looked at."""
+    """The trails in use and their successors; no successors if all places are looked at."""
 
     used: Trails
     young: Trails | None = None
@@ -183,12 +184,12 @@ class Relay:
     def followed(
         self, parties: tuple[str, ...], look: Look, decay: float, random: np.random.Generator
     ) -> Relay:
-        """Return the trails after a round; ``look`` tells what was sent at some places."""
+        """Return the trails after a round; ``look`` returns what was sent at given places."""
         if self.young is None:
             sent = look(self.used.places)
             return Relay(self.used.followed(parties, sent, decay))
         both = np.concatenate([self.used.places, self.young.places])
-        order = np.argsort(both, kind="stable")  # two that are in order: next to nothing to do
+        order = np.argsort(both, kind="stable")  # merges two sorted runs at little cost
         sent, place, cut = look(both[order]), np.empty_like(order), len(self.used.places)
         place[order] = np.arange(len(order))
         used, young = (

@@ -1,1 +1,1 @@
-"""The command line: what a person types, and what is printed for one."""
+"""The command line."""

@@ -182,13 +182,13 @@ def _split(text: str, kind: Callable[[str], T], expected: str = "") -> tuple[T, 
 
 
 def _given(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Return the choices that somebody made."""
+    """Return the options that were given."""
     return {key: value for key, value in chosen.items() if value}
 
 
 @contextmanager
 def _mistakes() -> Iterator[None]:
-    """Say what is wrong with the choices."""
+    """Report mistakes in the options."""
     try:
         yield
     except (ImportError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""``consilience merge``: several versions of a model in, one out, and a word on each of them."""
+"""``consilience merge``: several versions of a model in, one out, and a verdict on each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from consilience.text import measured, shown
 from consilience.updates.adapters import STACK
 
 _REASON = 400  # characters
-_OF_VALUE = ("rank", "cut", "copied", "notes")  # what else is said of the output, where it is so
+_OF_VALUE = ("rank", "cut", "copied", "notes")  # diagnostics about the output, if present
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Merge:
     with_config: Path | None
 
     def run(self, console: Console) -> tuple[Consensus, list[str], list[str]]:
-        """Merge, then keep what was learnt; return also what was written, and what could not be.
+        """Merge, then save what was learnt; return also what was written, and what could not be.
 
-        Whatever it raises, no model was written.
+        If it raises, no model was written.
         """
         self._check()
         memory = None
@@ -94,7 +94,7 @@ class Merge:
         return consensus, *self._keep(consensus, memory)
 
     def _check(self) -> None:
-        """Find out before the work what could not be done after it."""
+        """Check before the work what might fail after it."""
         if self.output is None and not self.dry_run:
             raise ConsilienceError("where to? Give -o OUT.safetensors, or --dry-run")
         if self.output is not None and self.output.is_file() and not (self.force or self.dry_run):
@@ -117,9 +117,8 @@ class Merge:
                 )
 
     def _keep(self, consensus: Consensus, memory: Memory | None) -> tuple[list[str], list[str]]:
-        """Save memory, record and report, each on its own; return what was written and what went
-        wrong. After a dry run there is only the report to write: nothing has happened that would
-        be worth remembering."""
+        """Save memory, record and report, each on its own; return what was written and what failed.
+        A dry run writes only the report: nothing happened that should be remembered."""
         steps: list[Callable[[], str]] = []
         if memory is not None and not self.dry_run:
             steps.append(lambda: self._save_memory(memory))
@@ -141,13 +140,13 @@ class Merge:
         return f"{written(self.memory)}, a memory of {memory.rounds} rounds"
 
     def _add_to_record(self, consensus: Consensus) -> str:
-        """Add the merge as the next round: a record goes on where the last run ended."""
+        """Add the merge as the next round; a record continues after its last run."""
         number = Record(str(self.record)).append(consensus)
         before = f", after {number - 1} that were there" if number > 1 else ""
         return f"{written(self.record)}, round {number}{before}"
 
     def _write_report(self, consensus: Consensus) -> str:
-        """Write the page of the whole record, or of this merge alone where there is none."""
+        """Write the page of the whole record, or without one of this merge alone."""
         assert self.report is not None
         if self.record is not None and not self.dry_run:
             write_page(self.record, self.report)
@@ -160,7 +159,7 @@ class Merge:
 
 
 def to_json(consensus: Consensus) -> str:
-    """Return what a script may want to know, as one object."""
+    """Return what a script may need, as one JSON object."""
     reasons = consensus.reasons
     parties = {
         party: {
@@ -188,7 +187,7 @@ def to_json(consensus: Consensus) -> str:
 
 def to_table(consensus: Consensus) -> Table:
     """Return the parties, the heaviest first."""
-    # A terminal is narrow: no lines between columns, and none without content.
+    # Terminals are narrow: no lines between columns, and no empty columns.
     grouped = ["group"] if consensus.groups else []
     columns = ("party", "weight", "noise", *grouped, "reason")
     table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -197,7 +196,7 @@ def to_table(consensus: Consensus) -> Table:
         rejected, reason = party in consensus.rejected, consensus.reasons.get(party, "")
         reason = shown(reason, _REASON)
         table.add_row(
-            Text(shown(party), overflow="fold"),  # a file may be called [red].safetensors
+            Text(shown(party), overflow="fold"),  # as text: a file may be called [red].safetensors
             "" if rejected else f"{100 * weight:.1f} %",
             "" if math.isnan(noise) else measured(noise, consensus.known_intervals.get(party)),
             *("" if group is None else str(group) for _ in grouped),
@@ -211,7 +210,7 @@ def to_table(consensus: Consensus) -> Table:
 
 
 def of_value(consensus: Consensus) -> list[str]:
-    """Return what else there is to say of the output, in lines."""
+    """Return further lines about the output."""
     found, lines = consensus.diagnostics, []
     if "rank" in found:
         cut = f"{100 * found['cut']:.2g} % of the squared update is cut off"
@@ -222,10 +221,10 @@ def of_value(consensus: Consensus) -> list[str]:
 
 
 def _expand(words: Sequence[str]) -> list[Path]:
-    """Return the paths meant: each word is a path, or a pattern if there is no such file."""
+    """Return the paths: each word is a path, or a pattern if there is no such file."""
     paths: list[Path] = []
     for word in words:
-        if os.path.lexists(word):  # a link to nothing, too, is somebody's
+        if os.path.lexists(word):  # even a dangling link
             paths.append(Path(word))
             continue
         found = sorted(glob.glob(word, recursive=True))
@@ -237,7 +236,7 @@ def _expand(words: Sequence[str]) -> list[Path]:
 
 @contextmanager
 def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar on a terminal while the work is done, in whichever thread."""
+    """Show a progress bar on a terminal; it may be updated from any thread."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -263,11 +262,11 @@ def _bar(console: Console, ended: Event) -> Iterator[Callable[[str, int, int], N
 
 @contextmanager
 def _ending() -> Iterator[Event]:
-    """Let Ctrl-C and a request to end undo what was begun; threads at work look at the event."""
+    """Have Ctrl-C and SIGTERM undo what was begun; working threads check the event."""
     ended = Event()
 
     def end(*_: object) -> None:
-        if not ended.is_set():  # once: the next must not disturb the clearing up
+        if not ended.is_set():  # only once: a second signal must not disturb the cleaning up
             ended.set()
             raise KeyboardInterrupt
 

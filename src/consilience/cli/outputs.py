@@ -1,4 +1,4 @@
-"""What commands say: of the files they write, and of what went wrong."""
+"""What commands print about the files they write and about errors."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _LONGEST = 2000  # characters
 
 
 def exists(path: Path) -> ConsilienceError:
-    """Return the error of a command that would replace a file."""
+    """Return the error for an output that exists already."""
     return ConsilienceError(f"{shown(path, _LONGEST)}: exists already; --force replaces it")
 
 
 def written(path: Path | None) -> str:
-    """Return the line of a command that wrote a file."""
+    """Return the line that says which file was written."""
     return f"written: {shown(path, _LONGEST)}"
 
 
 def fail(message: str) -> typer.Exit:
-    """Say why a command did nothing; return how it ends."""
+    """Print why a command did nothing; return its exit."""
     complain(message)
     return typer.Exit(2)
 
 
 def complain(message: str) -> None:
-    """Say what is not as it should be."""
-    # As text: whatever a stranger's file is called is neither markup nor an emoji.
+    """Print what is wrong."""
+    # As text: a foreign file name is neither markup nor an emoji.
     Console(stderr=True).print(Text(shown(message, _LONGEST), style="red"))

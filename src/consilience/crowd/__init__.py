@@ -1,1 +1,1 @@
-"""Crowds: tables of ratings, in which each party has seen only some of the tasks."""
+"""Crowds: tables of ratings, in which each party rated only some of the tasks."""

@@ -1,9 +1,9 @@
-"""infer(): from a table of ratings to truths, and to what the parties are like.
+"""infer(): from a table of ratings to truths, and to the properties of the parties.
 
-`pairwise` goes round: who moves together, found from distances (together.py); truths, noise, bias
-and gain given the groups (model.py); distances and noise known better, again who moves together;
-until the groups have been seen before, or ten times. `affine` is the same with every party on its
-own, and `ivar`, the paper's IVAR-VB, knows no bias and no gain either.
+`pairwise` alternates two steps: it finds who moves together, from distances (together.py), and fits
+truths, noise, bias and gain given these groups (model.py). It ends when the groups repeat, or after
+ten rounds. `affine` is the same without groups. `ivar`, the paper's IVAR-VB, has no bias and no
+gain either.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from consilience.summary import Shown, Summary
 from consilience.text import shown
 
 METHODS = ("pairwise", "affine", "ivar", "median", "mean")
-TRUTH_COLUMNS = ("truth", "low", "high", "ratings")  # of a file, beside the ids
+TRUTH_COLUMNS = ("truth", "low", "high", "ratings")  # of an output file, beside the ids
 PARTY_COLUMNS = ("noise", "bias", "gain", "ratings", "group", "reason")
-_FEW = 4.0  # ratings: so many halve a bias, to start from
-_MOST_ROUNDS = 10  # of groups and model in turns: each costs a pass over pairs and ratings
-_FOLLOWS = 0.5  # gain: below, a party follows something else more than the truth
+_FEW = 4.0  # a first bias from this many ratings is shrunk to a half
+_MOST_ROUNDS = 10  # of the two steps: each round costs a pass over pairs and ratings
+_FOLLOWS = 0.5  # a party with a lower gain follows something else more than the truth
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,7 +59,7 @@ class Inference(Shown):
 
     @property
     def summary(self) -> Summary:
-        """What is known of the parties, those who stand out first."""
+        """Return what is known about the parties; those who stand out come first."""
         rows = [
             [
                 shown(p),
@@ -83,7 +83,7 @@ class Inference(Shown):
         write(path, {task: list(self.truth), **dict(zip(TRUTH_COLUMNS, columns, strict=True))})
 
     def save_parties(self, path: str | PathLike[str], party: str = "party") -> None:
-        """Write what was found about the parties, likewise; no ``party`` of PARTY_COLUMNS."""
+        """Write the results for the parties, likewise; ``party`` must not be in PARTY_COLUMNS."""
         check_names(party, PARTY_COLUMNS)
         group = {p: g for g, members in enumerate(self.groups, 1) for p in members}
         columns = (
@@ -164,7 +164,7 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
     compared = np.isfinite(levels)
     levels = np.where(compared, levels, np.median(levels[compared]))
     group = groups(pairs, levels) if method == "pairwise" else alone
-    seen: list[Positions] = []  # a party in doubt may come and go
+    seen: list[Positions] = []  # groups may alternate for ever
     settled = False
     while not settled and len(seen) < _MOST_ROUNDS:
         seen.append(group)
@@ -180,7 +180,7 @@ def _fitted(ratings: Ratings, method: str) -> tuple[Positions, Fit, dict[str, An
 
 
 def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
-    """Return biases such that ratings are about a truth plus a bias, by medians."""
+    """Return first biases, by medians: a rating is roughly a truth plus a bias."""
     bias = np.zeros(len(ratings.parties))
     order = np.argsort(ratings.party, kind="stable")
     for _ in range(sweeps):
@@ -193,14 +193,14 @@ def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
 
 
 def _met(ratings: Ratings) -> NDArray[np.bool_]:
-    """Say of each party whether somebody else rated one of its tasks."""
+    """Tell for each party whether somebody else rated one of its tasks."""
     met = np.zeros(len(ratings.parties), np.bool_)
     met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
     return met
 
 
 def _plain(ratings: Ratings, truth: Vector) -> Fit:
-    """Return the fit of a method with no model: each party's noise is its distance."""
+    """Return the fit of a method without a model: the noise is the distance from the truth."""
     size, unknown = len(ratings.parties), np.full(len(truth), np.nan)
     squares = total(ratings.party, (ratings.value - truth[ratings.task]) ** 2, size)
     levels = np.where(_met(ratings), squares / ratings.per_party, np.nan)
@@ -210,7 +210,7 @@ def _plain(ratings: Ratings, truth: Vector) -> Fit:
 def _told(
     ratings: Ratings, found: Fit, group: Positions, level: float, diagnostics: dict[str, Any]
 ) -> Inference:
-    """Say it by task and by party."""
+    """Return the result by task and by party."""
     half = NormalDist().inv_cdf(0.5 + level / 2) * found.deviation
     low, high = (found.truth - half).tolist(), (found.truth + half).tolist()
     names, noise = ratings.parties, found.noise
@@ -236,7 +236,7 @@ def _told(
 def _reasons(
     ratings: Ratings, found: Fit, sets: list[tuple[Hashable, ...]], voices: NDArray[np.bool_]
 ) -> dict[Hashable, str]:
-    """Say why each party that stands out does, in the words of `Consensus.reasons`, and more."""
+    """Return why parties stand out, in the words of `Consensus.reasons` and some more."""
     noise = found.noise
     typical = float(np.nanmedian(noise[voices])) if np.isfinite(noise[voices]).any() else 0.0
     relative = np.nan_to_num(noise / typical) if typical > 0 else np.zeros_like(noise)
@@ -244,7 +244,7 @@ def _reasons(
     peers = {party: text for members, text in texts for party in members}
     reasons: dict[Hashable, str] = {}
     for j, party in enumerate(ratings.parties):
-        # One at a time: two ids may look the same on a line, and are still two parties.
+        # One at a time: two ids that print alike are still two parties.
         level = relative[j : j + 1]
         said = [*explain([shown(party)], peers.get(party, ()), level, np.zeros(1)).values()]
         if found.gain[j] < _FOLLOWS:

@@ -4,19 +4,19 @@ A rating of task i by party j, who belongs to group g (most parties are alone in
 
     x_ij = μ + b_j + a_g y_i + f_ig + e_ij,   e_ij ~ N(0, σ_j²),   f_ig ~ N(0, φ_g)
 
-y_i ~ N(0, τ²) is the truth about the mean μ of all; b_j ~ N(0, ω²) a bias; a_g ~ N(1, α²) a gain:
-zero for who answers without looking, below one for who keeps to the middle of the scale; f_ig what
-a group has in common, zero for a party alone. Noise has a prior, 1/σ_j² ~ Gamma, so that a party
-seen once is taken for a typical one. The priors' parameters are learnt.
+y_i ~ N(0, τ²) is the truth about the overall mean μ; b_j ~ N(0, ω²) a bias; a_g ~ N(1, α²) a gain:
+zero for parties that answer without looking, below one for those that keep to the middle of the
+scale; f_ig is what a group has in common, zero for a party alone. Noise has a prior,
+1/σ_j² ~ Gamma, so that a party seen once is assumed typical. The parameters of priors are learnt.
 
-The ratings of a task by a group come to one *voice*: with p_j = 1/σ_j² and P = Σ p_j, their mean
-m weighted by p_j is μ + a_g y_i and noise of variance φ_g + 1/P. However many copies, that is at
-least φ_g. Everything is a sum over rows or voices, so an iteration costs O(ratings).
+The ratings of a task by a group make one *voice*: with p_j = 1/σ_j² and P = Σ p_j, their mean m
+weighted by p_j is μ + a_g y_i plus noise of variance φ_g + 1/P, at least φ_g however many copies
+there are. Everything is a sum over rows or voices, so an iteration costs O(ratings).
 
-Shifting all truths by a constant and all biases back changes nothing, and so does scaling truths
-and gains. As for `pairwise` the choice is that most are right: the median bias is zero, the
-median gain one, over one vote for each group, and less for who is noisier than typical. Where most
-keep to the middle of the scale, so do the truths, and their intervals with them.
+The model is invariant to a common shift of truths and biases, and to a common scale of truths and
+gains. As in `pairwise`, most parties are assumed right: the median bias is zero and the median gain
+one, with one vote per group, and less for parties noisier than typical. If most parties keep to the
+middle of the scale, so do the truths and their intervals.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from consilience.arrays import Positions, Vector
 from consilience.crowd.ratings import Ratings, total
 from consilience.updates.votes import middle
 
-_LEAST = 1e-12  # of the ratings' typical squared deviation: smaller variances are none
-_CERTAIN = 100.0  # the most the noise prior may count, in ratings/2
-_VAGUE = 1.0  # and the least: below, a party that hits the truth once would own it
-_RUNAWAY = 1e6  # times the ratings' variance: truths that vary more are an artefact
-_SHARED = 0.75  # of a group's noise, to start from
-_MEDIAN = np.pi / 2  # variance of a median over that of a mean, of normal numbers
+_LEAST = 1e-12  # smallest variance, relative to the ratings' typical squared deviation
+_CERTAIN = 100.0  # the largest weight of the noise prior, in ratings/2
+_VAGUE = 1.0  # and the least: below it, a party that hits the truth once would own it
+_RUNAWAY = 1e6  # truths with a variance this many times the ratings' are an artefact
+_SHARED = 0.75  # of a group's noise, at the start
+_MEDIAN = np.pi / 2  # variance of a median over that of a mean, for normal numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What the model says of the tasks and the parties."""
+    """What the model says about the tasks and the parties."""
 
     truth: Vector  # (I,)
     deviation: Vector  # (I,): the truth's standard deviation
     bias: Vector  # (J,)
     gain: Vector  # (J,)
-    noise: Vector  # (J,): standard deviation of the error about the truth, bias apart
-    levels: Vector  # (J,): σ_j² + φ, the error variance but for what the gain explains
+    noise: Vector  # (J,): standard deviation of the error about the truth, without bias
+    levels: Vector  # (J,): σ_j² + φ, the error variance that the gain does not explain
     iterations: int
     converged: bool
 
     def scaled(self, centre: float, unit: float) -> Fit:
-        """Return the same of ratings that are not standardised."""
+        """Return the same in the original unit of the ratings."""
         return replace(
             self,
             truth=centre + unit * self.truth,
@@ -72,8 +72,8 @@ def fit(
 ) -> Fit:
     """Return the fit of standardised ratings from a start: groups, error variances and biases.
 
-    With None for the bias nobody has one, and all gains are one. So it ends too where truths run
-    off, as they may where nearly all ratings are equal.
+    If the bias is None, there are no biases and all gains are one. The same is done if truths
+    diverge, as they may if nearly all ratings are equal.
     """
     state = _State(ratings, group, levels, bias)
     most = _RUNAWAY * (float(np.mean(ratings.value**2)) + 1)
@@ -100,14 +100,14 @@ def fit(
 
 
 class _State:
-    """The parameters of the posterior, as the iteration goes."""
+    """The parameters of the posterior during the iteration."""
 
     def __init__(
         self, ratings: Ratings, group: Positions, levels: Vector, bias: Vector | None
     ) -> None:
         self.ratings, self.group = ratings, group
         self.tasks, self.parties = ratings.size
-        # A group is called by its first member; a voice is a task and a group.
+        # A group is identified by its first member; a voice is a task and a group.
         self.members = np.bincount(group, minlength=self.parties)
         places, self.voice = np.unique(
             ratings.task * self.parties + group[ratings.party], return_inverse=True
@@ -127,14 +127,14 @@ class _State:
         self.bias = np.zeros(self.parties) if bias is None else bias
         self.bias_variance = np.zeros(self.parties)
         self.bias_spread = float(np.var(self.bias)) + _LEAST
-        self.votes = np.ones(self.parties)  # on the bias that is none
+        self.votes = np.ones(self.parties)  # for the median bias, which is set to zero
         self.gain, self.gain_variance = np.ones(self.parties), np.zeros(self.parties)
-        self.gain_votes = np.where(self.members > 0, 1.0, 0.0)  # on the gain that is one
+        self.gain_votes = np.where(self.members > 0, 1.0, 0.0)  # for the median gain, set to one
         self.gain_spread = 0.1
         self.centre, self.spread = 0.0, 1.0  # of standardised ratings
 
     def hear(self) -> None:
-        """Infer the truths, and what groups have in common, given what parties are like."""
+        """Infer the truths, and what groups have in common, given the parties' parameters."""
         rows = self.ratings
         p = self.precision[rows.party]
         self.offset = rows.value - self.centre - self.bias[rows.party]
@@ -154,7 +154,7 @@ class _State:
         self.common = self.k * (self.message - a * self.truth[self.task_of])
 
     def judge(self) -> float:
-        """Infer what parties are like, given the truths; return how far log σ_j² moved at most."""
+        """Infer the parties' parameters given the truths; return the largest change of log σ_j²."""
         party, count = self.ratings.party, self.ratings.per_party
         truth, uncertainty = self.truth[self.task_of], self.uncertainty[self.task_of]
         a = self.gain[self.group_of]
@@ -176,7 +176,7 @@ class _State:
         return change
 
     def _judge_bias(self, residual: Vector, count: npt.NDArray[np.intp]) -> Vector:
-        """Update the biases; return by how much each fell."""
+        """Update the biases; return the decrease of each."""
         before = self.bias
         off = total(self.ratings.party, residual, self.parties) + count * before
         information = count * self.precision + 1 / self.bias_spread
@@ -200,17 +200,17 @@ class _State:
         self.gain_spread = float(np.mean(off)) + _LEAST
         self.gain_votes = np.where(present, _trust(information / self.heard), 0.0)
         scale = middle(gain, self.gain_votes)
-        # Gains around zero: nobody looks at the tasks, and there is no scale to choose.
+        # If gains are around zero, nobody looks at the tasks, and there is no scale to choose.
         self.gain = gain / scale if scale > _LEAST else gain
 
     def _judge_noise(self, squares: Vector, count: npt.NDArray[np.intp]) -> float:
-        from scipy.special import digamma  # brings much with it
+        from scipy.special import digamma  # here, as it imports much
 
         shape, rate = self.shape + count / 2, self.rate + squares / 2
         before, self.precision = self.precision, np.minimum(shape / rate, 1 / _LEAST)
-        # Of parties alone: what copies add to one another's answers is no noise of a typical party.
+        # Only parties alone: what copies add to one another's answers is not typical noise.
         whose = self.alone if self.alone.any() else np.ones_like(self.alone)
-        # One more, at the level of the start: a few parties alone would let noise run off to zero.
+        # And one at the level of the start, as with few parties alone noise could go to zero.
         known = np.append(self.precision[whose], self.typical)
         logs = np.append((digamma(shape) - np.log(rate))[whose], np.log(self.typical))
         self.shape = _gamma_shape(known, logs)
@@ -218,14 +218,14 @@ class _State:
         return float(np.abs(np.log(self.precision / before)).max())
 
     def variance(self) -> Vector:
-        """Return the truths' variance, with what bias, gain and μ add by not being known."""
+        """Return the variance of the truths, including the uncertainty of bias, gain and μ."""
         rows = self.ratings
         a = self.gain[self.group_of]
-        voice = self.uncertainty[self.task_of] * a * self.weight  # each voice's part in the truth
+        voice = self.uncertainty[self.task_of] * a * self.weight  # coefficients of the truth
         part = (voice / self.loudness)[self.voice] * self.precision[rows.party]
         of_bias = total(rows.task, part**2 * self.bias_variance[rows.party], self.tasks)
         of_gain = total(self.task_of, voice**2 * self.gain_variance[self.group_of], self.tasks)
-        # The median bias is zero by choice, the median gain one: other parties, other medians.
+        # The medians of bias and gain, set to zero and one, depend on who the parties are.
         of_shift = _of_median(self.bias, self.votes)
         of_scale = _of_median(self.gain - 1, self.gain_votes)
         alone = 1 / np.maximum(self.information, 1e-300)  # variance of a truth without its prior
@@ -240,19 +240,19 @@ class _State:
 
 
 def _trust(precision: Vector) -> Vector:
-    """Return precision over the typical one, at most one: the quiet have no more to say."""
+    """Return precision relative to the typical one, at most one: low noise earns no extra vote."""
     typical = float(np.median(precision[precision > 0])) if precision.any() else 1.0
     return np.minimum(precision / typical, 1.0)
 
 
 def _of_median(off: Vector, votes: Vector) -> float:
-    """Return the variance of a weighted median, given what each is off it."""
+    """Return the variance of a weighted median, given the deviations from it."""
     size = 1.4826 * middle(np.abs(off), votes)
     return float(_MEDIAN * size**2 * np.sum(votes**2) / np.sum(votes) ** 2)
 
 
 def _gamma_shape(values: Vector, logs: Vector) -> float:
-    """Return the most likely shape of gamma variables, from their means and mean logarithms.
+    """Return the maximum-likelihood shape of gamma variables, from means and mean logarithms.
 
     The root of log k − ψ(k) = s, by Minka's approximation, good to 1.5 %.
     """

@@ -1,4 +1,4 @@
-"""What the command line says of an inference."""
+"""What the command line prints about an inference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 10
 
 
 def as_json(found: Inference) -> str:
-    """Return everything as JSON, in ASCII; ids become text, and what is unknown null."""
+    """Return everything as JSON in ASCII; ids become text, and unknown numbers null."""
     rated = dict(zip(found.ratings.tasks, found.ratings.per_task.tolist(), strict=True))
     gave = dict(zip(found.ratings.parties, found.ratings.per_party.tolist(), strict=True))
     content = {
@@ -47,7 +47,7 @@ def as_json(found: Inference) -> str:
 
 
 def show(found: Inference, console: Console, task: str, party: str, *, truths: bool) -> None:
-    """Print a summary, and the first truths if they were written nowhere."""
+    """Print a summary, and the first truths if they were not written to a file."""
     told = found.diagnostics
     console.print(
         f"{told['ratings']:,} ratings of {len(found.truth):,} tasks by {len(found.noise):,} "
@@ -63,7 +63,7 @@ def show(found: Inference, console: Console, task: str, party: str, *, truths: b
     if truths:
         rows = [(shown(t), truth, *found.intervals[t]) for t, truth in found.truth.items()]
         _print(console, (task, "truth", "low", "high"), rows, "-o truth.csv writes all")
-    # One of each group, the largest first, then the noisiest.
+    # One of each group, the largest group first; then the noisiest parties.
     others = {p for group in found.groups for p in group[1:]}
     outliers = [group[0] for group in found.groups]
     outliers += sorted(
@@ -92,7 +92,7 @@ def _print(console: Console, header: tuple[str, ...], rows: list[Any], rest: str
     for name in header:
         table.add_column(Text(shown(name)))
     for row in rows[:_SHOWN]:
-        # Text, not markup: an id may hold brackets.
+        # As text, not as markup: an id may hold brackets.
         table.add_row(*(Text(_cell(one)) for one in row))
     console.print(table)
     if len(rows) > _SHOWN:

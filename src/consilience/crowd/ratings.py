@@ -1,6 +1,6 @@
 """Ratings: who said what about which task, as three arrays.
 
-Rows are sorted by task and party, ids by their text, so nothing depends on the order of the table.
+Rows are sorted by task and party, ids by their text, so that the table's order does not matter.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from consilience.text import shown
 
 Ids = tuple[Hashable, ...]
 
-_WILD = 1e75  # typical deviations: beyond, squares of squares would overflow
+_WILD = 1e75  # typical deviations: beyond them, fourth powers would overflow
 
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
-    """A rating in each row; no party rates a task twice."""
+    """One rating per row; no party rates a task twice."""
 
     tasks: Ids
     parties: Ids
     task: Positions  # (N,), sorted
     party: Positions  # (N,), sorted within a task
     value: Vector  # (N,)
-    repeated: int = 0  # rows that rated a task again: their mean is the rating
+    repeated: int = 0  # rows that rated a task again; the mean counts
 
     @classmethod
     def of(cls, tasks: Sequence[Any], parties: Sequence[Any], values: Vector) -> Ratings:
         """Return the ratings of a long table."""
         task_ids, task = _coded(tasks)
         party_ids, party = _coded(parties)
-        # By value too: a sum then does not depend on the order of the rows in its last digit.
+        # By value too, so that the last digit of a sum does not depend on the order of rows.
         order = np.lexsort((values, party, task))
         task, party, values = task[order], party[order], values[order]
         first = np.ones(values.size, np.bool_)
         first[1:] = (np.diff(task) != 0) | (np.diff(party) != 0)
         starts = np.flatnonzero(first)
         times = np.diff(np.append(starts, values.size))
-        mean = np.add.reduceat(values / np.repeat(times, times), starts)  # sums might overflow
+        mean = np.add.reduceat(values / np.repeat(times, times), starts)  # a sum might overflow
         repeated = values.size - starts.size
         return cls(task_ids, party_ids, task[starts], party[starts], mean, repeated)
 
@@ -64,7 +64,7 @@ class Ratings:
         return np.bincount(self.party, minlength=len(self.parties))
 
     def means(self, values: Vector) -> Vector:
-        """Return each task's mean of a value per row."""
+        """Return the mean over each task of a value per row."""
         return total(self.task, values, len(self.tasks)) / self.per_task
 
     def medians(self) -> Vector:
@@ -72,9 +72,9 @@ class Ratings:
         return medians(self.task, self.value, self.per_task)
 
     def standardised(self) -> tuple[Ratings, float, float]:
-        """Return the ratings less a centre and over a unit, and the two.
+        """Return the ratings, shifted and scaled; and the centre and the unit.
 
-        So that squares neither overflow nor vanish, and small means the same in any unit.
+        Squares then neither overflow nor underflow, and thresholds are independent of the unit.
         """
         centre = float(np.median(self.value))
         off = np.abs(self.value - centre)
@@ -91,7 +91,7 @@ class Ratings:
 
 
 def medians(place: Positions, values: Vector, count: npt.NDArray[np.intp]) -> Vector:
-    """Return the median of the values in each place, given how many there are."""
+    """Return the median of the values in each place, given their number."""
     ordered = values[np.lexsort((values, place))]
     start = np.cumsum(count) - count
     found: Vector = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
@@ -99,13 +99,13 @@ def medians(place: Positions, values: Vector, count: npt.NDArray[np.intp]) -> Ve
 
 
 def total(place: Positions, values: Vector, size: int) -> Vector:
-    """Return the sum of the values in each of so many places."""
+    """Return the sum of the values in each of ``size`` places."""
     sums: Any = np.bincount(place, values, size)
     return np.asarray(sums, np.float64)
 
 
 def _coded(ids: Sequence[Any]) -> tuple[Ids, Positions]:
-    """Return the different ids, sorted by their text, and the place of each row's among them."""
+    """Return the distinct ids, sorted by their text, and each row's position among them."""
     different = sorted(set(ids), key=lambda one: (str(one), type(one).__name__))
     place = {one: at for at, one in enumerate(different)}
     return tuple(different), np.fromiter((place[one] for one in ids), np.intp, len(ids))

@@ -1,6 +1,6 @@
-"""Tables in and out: csv by the standard library, parquet by pyarrow, data frames as they come.
+"""Tables in and out: csv by the standard library, parquet by pyarrow, and data frames.
 
-What is wrong with a table is said by line (of a file) or row (of a data frame; the first is 0).
+Errors name the line (of a file) or the row (of a data frame; the first is 0).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from consilience.text import shown
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
 _NOT_RATED = frozenset({"", "na", "n/a", "nan", "null", "none"})
-_LARGEST = 1e300  # of a rating: sums of larger ones could overflow
-_LISTED = 20  # columns that are named in an error, before the rest are counted
-_PATH = 300  # characters of a path or of another library's error, before it is cut
+_LARGEST = 1e300  # largest rating: sums of larger ones could overflow
+_LISTED = 20  # columns listed in an error, before the rest are counted
+_PATH = 300  # characters shown of a path or of another library's error
 
-Where = Callable[[int], str]  # names the place of a row
+Where = Callable[[int], str]  # describes the place of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ def _read_parquet(path: Path, names: tuple[str, ...]) -> list[Sequence[Any]]:
 
 
 def _from_memory(table: Any, names: tuple[str, ...]) -> list[Sequence[Any]]:
-    # Mappings have keys; data frames of pandas and polars columns; pyarrow's column_names.
+    # Mappings have keys; pandas and polars have columns; pyarrow has column_names.
     present = next(
         (getattr(table, name) for name in ("column_names", "columns") if hasattr(table, name)),
         table if isinstance(table, Mapping) else None,
@@ -148,13 +148,13 @@ def _from_memory(table: Any, names: tuple[str, ...]) -> list[Sequence[Any]]:
 
 
 def _plain(column: Any, name: str) -> Sequence[Any]:
-    """Return a column as a list: ids become Python's own, and so equal whoever held them."""
+    """Return a column as a list of Python's own types, so that equal ids compare equal."""
     plain = column
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, method):
             plain = getattr(column, method)()
             break
-    # A text would be read by letter, a mapping by its keys.
+    # Text would be read letter by letter, a mapping by its keys.
     if not isinstance(plain, Iterable) or isinstance(plain, str | bytes | Mapping):
         raise TableError(
             f"the table: expected a list of values in column {_quoted(name)}, "
@@ -181,11 +181,11 @@ def _quoted(name: Any) -> str:
 
 
 def _numbers(column: Sequence[Any], name: str, where: Where) -> Vector:
-    try:  # at once, where all are numbers
+    try:  # all at once, if all are numbers
         values = np.asarray(column, np.float64)
     except (TypeError, ValueError, OverflowError):
         values = np.empty(0)
-    if values.shape != (len(column),):  # or one by one, to name what is none
+    if values.shape != (len(column),):  # one by one, to name the one that is not a number
         values = np.array([_number(one, name, row, where) for row, one in enumerate(column)])
     beyond = np.flatnonzero(np.abs(values) > _LARGEST)
     if beyond.size:
@@ -209,10 +209,10 @@ def _number(one: Any, name: str, row: int, where: Where) -> float:
 
 
 def _ids(column: list[Any], name: str, where: Where) -> list[Any]:
-    """Return a column of ids; raise if one of them cannot be one."""
+    """Return a column of ids; raise if one cannot be an id."""
     try:
         sound = not any(map(_fault, set(column)))
-    except TypeError:  # a list has no hash
+    except TypeError:  # not hashable, such as a list
         sound = False
     if not sound:
         at = next(at for at, one in enumerate(column) if _fault(one))
@@ -221,21 +221,21 @@ def _ids(column: list[Any], name: str, where: Where) -> list[Any]:
 
 
 def _fault(one: Any) -> str:
-    """Say what keeps something from being an id, if anything does."""
+    """Return why something cannot be an id; empty if it can."""
     try:
         hash(one)
         str(one)
         return "a rating without an id" if _missing(one) else ""
     except TypeError:
         return f"expected text or a number as an id, found {type(one).__name__}"
-    except ValueError:  # Python writes no integer of more than some thousand digits
+    except ValueError:  # Python prints no integer of more than some thousand digits
         return f"an id too long to be written ({type(one).__name__})"
 
 
 def _missing(one: Any) -> bool:
     if isinstance(one, str):
         return not one
-    # NaN of any kind differs from itself; pandas' NA does not even say.
+    # NaN of any kind differs from itself; comparing pandas' NA gives no bool.
     return one is None or type(one).__name__ in ("NAType", "NaTType") or one != one
 
 
@@ -264,21 +264,21 @@ def _write_text(file: IO[bytes], columns: dict[str, list[Any]], delimiter: str) 
         rows.writerow(columns)
         rows.writerows(zip(*columns.values(), strict=True))
     finally:
-        text.detach()  # or else it would close the file with itself
+        text.detach()  # or it would close the file
 
 
 def _write_parquet(file: IO[bytes], columns: dict[str, list[Any]]) -> None:
     arrow, parquet = _pyarrow()
     try:
         table = arrow.table(columns)
-    except (arrow.ArrowException, OverflowError):  # ids of more than one kind, or too large
+    except (arrow.ArrowException, OverflowError):  # ids of mixed types, or too large
         first = next(iter(columns))
         table = arrow.table({**columns, first: [str(one) for one in columns[first]]})
     parquet.write_table(table, file)
 
 
 def check_output(path: Path, source: Path | None = None) -> None:
-    """Raise if a table cannot be written there, before any work is done for it."""
+    """Raise if a table cannot be written there, before the work begins."""
     name = shown(path, _PATH)
     if source is not None and os.path.realpath(path) == os.path.realpath(source):
         raise TableError(f"{name}: holds the ratings, choose another name")
@@ -292,7 +292,7 @@ def check_output(path: Path, source: Path | None = None) -> None:
 
 
 def check_names(ids: str, beside: Sequence[str]) -> None:
-    """Raise if the column of ids is called like one that stands beside it."""
+    """Raise if the column of ids has the name of another column."""
     if ids in beside:
         raise TableError(
             f"a column of ids cannot be called {_quoted(ids)}, as the file written has its own "

@@ -1,23 +1,23 @@
-"""Who moves together: found from the distances between parties, without the truth.
+"""Finds who moves together, from the distances between parties, without the truth.
 
 For parties j and l with n tasks in common, D_jl is their mean squared difference. If they err
-independently, n D_jl/(s_j + s_l) is a χ² of n degrees of freedom; if one copies the other, it is
-many times smaller. With few tasks in common chance does much, so what counts is the logarithm of
-how much likelier the differences are under copying (a tenth of the distance, ρ) than under chance:
+independently, n D_jl/(s_j + s_l) is a χ² with n degrees of freedom; if one copies the other, it is
+many times smaller. With few tasks in common chance matters much, so parties are compared by the log
+likelihood ratio of copying (a fraction ρ of the distance, a tenth) to independence:
 
     ℓ_jl = n/2 · (log 1/ρ − (1/ρ − 1) D_jl/(s_j + s_l)).
 
-Agreement on one task is worth at most log(1/ρ)/2, so that ratings on a coarse scale, where equal
-answers are common, do not make a clique. Parties are clustered by the mean ℓ between clusters as
-long as it is positive. The pairs of m parties that rated one task are not independent: there are
-m(m − 1)/2 of them, but only m − 1 differences. So a cluster is judged by its ratings, not by its
-pairs, with m_i members who rated task i, p_j = 1/s_j, and x̄_i the mean of theirs weighted by p_j:
+Agreement on one task is worth at most log(1/ρ)/2, so that a coarse scale, where equal answers are
+common, does not make a clique. Parties are clustered by the mean ℓ between clusters as long as it
+is positive. The m(m − 1)/2 pairs of the m parties that rated a task are not independent: they have
+only m − 1 independent differences. So a cluster is judged by its ratings, not by its pairs: with
+m_i members who rated task i, p_j = 1/s_j, and x̄_i the mean of their ratings weighted by p_j,
 
     ℓ = Σ_i ((m_i − 1) log 1/ρ − (1/ρ − 1) Σ_j p_j (x_ij − x̄_i)²)/2,
 
-which is ℓ_jl for two. Under chance E[exp ℓ] = 1, so ℓ > t happens with a probability below
-exp(−t). A cluster is believed if chance would make one like it in fewer than one crowd in twenty,
-however many clusters of its size there could be, and if each member raises ℓ by more than log J.
+which is ℓ_jl for two. Under independence E[exp ℓ] = 1, so the probability of ℓ > t is below
+exp(−t). A cluster is accepted if chance makes one like it in fewer than one crowd in twenty, given
+the number of possible clusters of its size, and if each member raises ℓ by more than log J.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from consilience.arrays import Positions, Vector
 from consilience.crowd.ratings import Ratings, medians, total
 
 _COPY = 0.1  # ρ
-_NONE = 1e-9  # of the ratings' typical squared deviation: smaller differences are none
-_TINY = 1e-12  # of a sum: less is rounding
-_DOUBT = np.log(20)  # one crowd in twenty
-_MOST_PAIRS = 5_000_000  # of ratings of one task, over all tasks
-_MOST_PARTIES = 3000  # to be clustered: those with the closest peers, if there are more
+_NONE = 1e-9  # smallest difference, relative to the ratings' typical squared deviation
+_TINY = 1e-12  # smallest part of a sum that is not rounding
+_DOUBT = np.log(20)  # significance: one crowd in twenty
+_MOST_PAIRS = 5_000_000  # pairs of ratings of the same task, over all tasks
+_MOST_PARTIES = 3000  # most parties to cluster: those with the closest peers
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of parties that rated the same tasks: their mean squared difference, and how many."""
+    """Pairs of parties that rated the same tasks: mean squared differences and numbers of tasks."""
 
     first: Positions
     second: Positions
     distance: Vector
     count: Vector
     parties: int
-    least: float  # squared difference: smaller ones say little more
-    rows: Any  # (J, I), sparse: the ratings that were compared, each about its task's median
+    least: float  # a squared difference; smaller ones tell little more
+    rows: Any  # (J, I), sparse: the compared ratings, about each task's median
 
     @classmethod
     def of(cls, ratings: Ratings, values: Vector) -> Pairs:
-        """Return the pairs for a value in each row: the ratings, or what is left of them."""
+        """Return the pairs for a value in each row: the ratings or their residuals."""
         from scipy.sparse import csr_array, triu  # here, as it is slow to import
 
         kept = _thinned(ratings)
-        # About each task's median, lest the difference of large numbers hide a small one.
+        # About each task's median, as a difference of large numbers would hide a small one.
         middle = medians(ratings.task, values, ratings.per_task)
         rest = (values - middle[ratings.task])[kept]
         at, size = (ratings.task[kept], ratings.party[kept]), ratings.size
@@ -66,7 +66,7 @@ class Pairs:
         given = csr_array((rest, at), shape=size)
         squares = csr_array((rest**2, at), shape=size).T @ seen
         difference = squares + squares.T - 2 * (given.T @ given)
-        # As real and imaginary part, since a sum that happens to be zero is not stored.
+        # Count and sum as real and imaginary part, since a zero sum would not be stored.
         counts: Any = seen.T @ seen
         both = triu(difference + 1j * counts, 1).tocoo()
         first, second = (place.astype(np.intp) for place in both.coords)
@@ -81,18 +81,18 @@ class Pairs:
 
     def evidence(self, levels: Vector) -> Vector:
         """Return ℓ of each pair."""
-        # Where no difference is expected, none is no evidence.
+        # If no difference is expected, equal answers are not evidence.
         expected = levels[self.first] + levels[self.second] + self.least
         ratio = (self.distance + self.least) / expected
         return _worth(self.count, self.count * ratio)
 
 
 def _least(values: Vector) -> float:
-    """Return the variance of rounding to the steps of the ratings' scale: stars, say.
+    """Return the variance of rounding to the steps of the ratings' scale, such as stars.
 
-    Equal answers are common there, and this is as much as makes them no better than chance
-    allows: with it E[exp ℓ] < 1 for rounded normal errors of any size. A step is what a typical
-    rating is from the next that is not equal to it.
+    Equal answers are common there. With this variance added they are no evidence of copying:
+    E[exp ℓ] < 1 for rounded normal errors of any size. A step is the distance of a typical rating
+    from the next different one.
     """
     different, times = np.unique(values, return_counts=True)
     if different.size < 2:
@@ -103,9 +103,9 @@ def _least(values: Vector) -> float:
 
 
 def _thinned(ratings: Ratings) -> npt.NDArray[np.bool_]:
-    """Choose rows such that the pairs of ratings in each task are not too many in all.
+    """Choose rows so that the pairs of ratings of the same task are not too many in all.
 
-    Tasks with the most ratings are thinned: their pairs are most, and the least missed.
+    Tasks with the most ratings are thinned: they have most of the pairs, and lose least.
     """
     count = ratings.per_task.astype(np.float64)
     most = float(count.max())
@@ -118,13 +118,13 @@ def _thinned(ratings: Ratings) -> npt.NDArray[np.bool_]:
 def starting_levels(pairs: Pairs, iterations: int = 10) -> Vector:
     """Return error variances s_j with s_j + s_l ≈ D_jl for the pairs that look independent.
 
-    From half of each party's median distance, as in `pairwise`: most pairs are independent. Then by
-    expectation maximisation: of a difference d = e_j − e_l, e_j² is expected to be
-    s_j s_l/(s_j + s_l) + d² s_j²/(s_j + s_l)². A pair counts as far as it is likelier by chance.
-    NaN for a party that met nobody.
+    They start from half of each party's median distance, as in `pairwise`: most pairs are
+    independent. Then expectation maximisation: for a difference d = e_j − e_l, the expectation of
+    e_j² is s_j s_l/(s_j + s_l) + d² s_j²/(s_j + s_l)². A pair is weighted by the probability that
+    it is independent. NaN for a party that met nobody.
     """
     a, b, D = pairs.first, pairs.second, pairs.distance
-    # On a coarse scale most distances may be zero, which is no reason to believe in no noise.
+    # On a coarse scale most distances may be zero, but that does not mean no noise.
     levels = np.maximum(_half_median_distance(pairs), pairs.least)
     for _ in range(iterations):
         sum_ = np.maximum(levels[a] + levels[b], 1e-300)
@@ -138,7 +138,7 @@ def starting_levels(pairs: Pairs, iterations: int = 10) -> Vector:
 
 
 def _half_median_distance(pairs: Pairs) -> Vector:
-    """Return half of each party's median distance to its peers, by tasks in common."""
+    """Return half of each party's median distance to its peers, weighted by common tasks."""
     party = np.concatenate([pairs.first, pairs.second])
     distance, count = np.tile(pairs.distance, 2), np.tile(pairs.count, 2)
     order = np.lexsort((distance, party))
@@ -150,8 +150,8 @@ def _half_median_distance(pairs: Pairs) -> Vector:
 
 
 def groups(pairs: Pairs, levels: Vector) -> Positions:
-    """Return for each party the first of those it moves with: itself, if it moves alone."""
-    from scipy.cluster.hierarchy import fcluster, linkage  # brings much with it
+    """Return, for each party, the first of those it moves with; itself if it moves alone."""
+    from scipy.cluster.hierarchy import fcluster, linkage  # here, as it imports much
 
     found = np.arange(pairs.parties)
     evidence = pairs.evidence(levels)
@@ -192,8 +192,8 @@ def _believed(pairs: Pairs, members: Positions, levels: Vector) -> Positions:
         if not doubtful:
             ways = _log_ways(parties, members.size)
             return members if found > ways + _DOUBT else members[:0]
-        # Without the worst of them the others may be beyond doubt. Of many some go at a time, for
-        # this to end soon.
+        # Without its worst members a cluster may be beyond doubt. Several go at once from a large
+        # one, to end soon.
         go = max((doubtful + 1) // 2, members.size // 50)
         members = np.delete(members, np.argsort(support, kind="stable")[:go])
     return members[:0]
@@ -204,7 +204,7 @@ def _log_ways(parties: int, members: int) -> float:
 
 
 def _joint_evidence(rows: Any, levels: Vector, least: float) -> tuple[float, Vector]:
-    """Return ℓ of a cluster, and by how much each member raises it; ``rows`` are its members'."""
+    """Return ℓ of a cluster, and how much each member raises it; ``rows`` are the members'."""
     rows = rows.tocoo()
     (who, task), x = rows.coords, rows.data
     tasks, task = np.unique(task, return_inverse=True)
@@ -212,7 +212,7 @@ def _joint_evidence(rows: Any, levels: Vector, least: float) -> tuple[float, Vec
     p = 1 / (levels[who] + least / 2)
     count, P = (total(task, one, size)[task] for one in (np.ones_like(p), p))
     off = x - total(task, p * x, size)[task] / P
-    # Each about the mean of the others, of variance 1/(P − p). Where nobody else is, nothing.
+    # Each about the mean of the others, of variance 1/(P − p); zero if there are no others.
     others = np.where(count > 1, np.maximum(P - p, _TINY * P), 1.0)
     surprise = p * off**2 * P / others + least * p * others / P
     support = np.where(count > 1, _worth(1.0, surprise), 0.0)
@@ -221,6 +221,6 @@ def _joint_evidence(rows: Any, levels: Vector, least: float) -> tuple[float, Vec
 
 
 def _worth(free: Vector | float, squares: Vector) -> Vector:
-    """Return the logarithm of how much likelier sums of squares are under copying."""
+    """Return the log likelihood ratio of copying to independence for sums of squares."""
     worth: Vector = 0.5 * (free * np.log(1 / _COPY) - (1 / _COPY - 1) * squares)
     return worth

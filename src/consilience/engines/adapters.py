@@ -1,11 +1,11 @@
-"""Low-rank adapters: judged and summed as the updates ΔW = s·B·A that they are, never formed.
+"""Low-rank adapters, judged and summed as the updates ΔW = s·B·A, without forming these.
 
-The distances are exact, from products of the factors, of whatever ranks. The consensus is an
-adapter again: the sum Σ w_j s_j B_j A_j as stacked factors, or the nearest of a lower rank. What
-comes with the factors (biases, whole layers) is judged and summed as in process, with them.
+The distances are exact, from products of the factors; ranks may differ. The consensus is an adapter
+again: the sum Σ w_j s_j B_j A_j as stacked factors, or the nearest of a lower rank. Tensors beside
+the factors (biases, whole layers) are judged and summed together with them, as in process.
 
-A sum of products can only be formed whole: rules that go coordinate by coordinate are refused, and
-nobody needs a witness (see `passes.corroborate`).
+A sum of products can only be formed whole. So coordinate-wise rules are refused, and there is no
+corroboration (see `passes.corroborate`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from consilience.updates.tensors import LARGEST, LARGEST_OF, Storage, Tensor, to
 from consilience.updates.trees import Leaves, Path, unflatten
 from consilience.updates.usable import Updates, log_rejected
 
-# Factors that are so many times as large as what they make cancel each other, and what is left is
-# rounding. Those of an honest adapter are about √r times as large.
+# Factors this many times as large as their product cancel each other, and the rest is rounding. For
+# an honest adapter the ratio is about √r.
 _CANCELLED = 1e5
-_KEPT = 1 << 23  # numbers that are kept of the evidence, for the sum
+_KEPT = 1 << 23  # most numbers to keep from the evidence for the sum
 
 
 class Adapters(InProcess):
@@ -58,14 +58,14 @@ class Adapters(InProcess):
         super().__init__(updates)
         self.lora = lora
         self.modules = tuple(p for p in self.updates.floats if _is_product(self._leaf(0, p)))
-        self._gram: Matrix = np.zeros((0, 0))  # inner products, the centre's last: (J+1, J+1)
-        # The same of single modules, and what they were made of, unless it is too much to keep.
+        self._gram: Matrix = np.zeros((0, 0))  # inner products, (J+1, J+1), the centre's last
+        # The same for single modules, and the products they come from, if not too much to keep.
         self._inner: dict[Path, Matrix] = {}
         self._grams: dict[Path, Grams] = {}
-        self._ranks: Mapping[Path, int] = {}  # of the value's modules
+        self._ranks: Mapping[Path, int] = {}  # of the modules of the value
         self._viewed = updates, (factored(updates), _without_products(updates))
         self._rooms = _Rooms()
-        self.cut = 0.0  # the share of the consensus's squared length that its rank cut off
+        self.cut = 0.0  # share of the squared length of the consensus that was lost to its rank
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Return the evidence, exact for the factors; and drop unusable updates."""
@@ -93,7 +93,7 @@ class Adapters(InProcess):
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
-        """Form the sum, of factors; their distances in the ring are those of the evidence."""
+        """Form the sum as factors; the distances in the ring are taken from the evidence."""
         assert witnesses is None, "a sum of products can only be formed whole"
         chosen = self._chosen(weights)
         ranks = {path: self._rank(path, chosen, weights) for path in self.modules}
@@ -105,7 +105,7 @@ class Adapters(InProcess):
                 factors, lost = cut(stack, rank, self._grams_of(path, chosen, stack))
             else:
                 factors = padded(whole(stack), rank, stack)
-            self.keep(path, factors)  # here, lest finished ones pile up
+            self.keep(path, factors)  # at once, or finished factors would pile up
             self.done("combination", path)
             return lost * self._scale(path) ** 2
 
@@ -116,7 +116,7 @@ class Adapters(InProcess):
         return self._with_plain(weights, ring)
 
     def _with_plain(self, weights: Vector, ring: Positions | None) -> tuple[Vector, Vector]:
-        """Form the sum of the plain tensors; return the distances in the ring, of all."""
+        """Form the sum of the plain tensors; return the distances in the ring, over everything."""
         apart = np.zeros(len(self.parties))
         if ring is not None:
             apart[ring] = _distances(self._gram)[ring, np.roll(ring, 1)]
@@ -129,29 +129,29 @@ class Adapters(InProcess):
         return apart / self.size, np.zeros(len(apart))
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
-        """Refuse: a product has no coordinates to choose from."""
+        """Refuse: the coordinates of a product are never formed."""
         raise ConsilienceError(
             "adapters are judged and summed as products of their factors, and coordinate-wise "
             "rules need every coordinate: choose another method, such as geometric-median"
         )
 
     def begin(self, ranks: Mapping[Path, int]) -> None:
-        """Make room for a value with factors of these ranks."""
+        """Prepare a value with factors of these ranks."""
         self._value, self._ranks = {}, ranks
 
     def keep(self, path: Path, factors: Factors) -> None:
-        """Take the factors of a module of the value."""
+        """Store the factors of a module of the value."""
         for at, like, values in self.written(path, factors):
             self._value[at] = stored(values, like.dtype)
 
     def written(self, path: Path, factors: Factors) -> list[tuple[Path, Tensor, Array]]:
-        """Return where the factors of a module go, what they are like, and what is written."""
+        """Return the factors of a module to store: for each its path, outline and numbers."""
         outlines = self.outlines(path)
         paths = self.model(path).paths
         return [(at, outlines[at], values) for at, values in zip(paths, factors, strict=True)]
 
     def outlines(self, path: Path) -> Leaves:
-        """Return what the factors of a module of the value are like."""
+        """Return tensors that the factors of a module of the value are like."""
         model, rank = self.model(path), self._ranks[path]
         left, right = model.left, model.right
         shapes = (left.shape[0], rank, *left.shape[2:]), (rank, *right.shape[1:])
@@ -159,19 +159,19 @@ class Adapters(InProcess):
         return dict(zip(model.paths, like, strict=True))
 
     def model(self, path: Path) -> Product:
-        """Return the factors that those of the value are like."""
+        """Return the factors that serve as a model for those of the value."""
         product: Product = self._leaf(self._sent.template, path).storage
         return product
 
     def room(self, path: Path) -> Storage:
-        """Return uninitialised storage for a tensor that came with the factors."""
+        """Return uninitialised storage for a tensor beside the factors."""
         return self._leaf(self._plain.template, path).empty()
 
     def done(self, step: str, path: Path) -> None:
-        """Tell whoever wants to know that a module is done."""
+        """Report that a module is done."""
 
     def biases(self) -> dict[Path, tuple[Tensor, Array]]:
-        """Return what became of the biases of B, which its scale multiplies."""
+        """Return the consensus of the biases of B, without the scale that multiplies them."""
         found = {}
         for path, leaf in self.updates.leaves[0].items():
             if isinstance(leaf.source, Bias):
@@ -180,7 +180,7 @@ class Adapters(InProcess):
         return found
 
     def finish(self, weights: Vector) -> Any:
-        """Return the adapter that was formed, as the parties send theirs."""
+        """Return the adapter in the form in which the parties sent theirs."""
         self.elect(weights)
         for path, (like, values) in self.biases().items():
             self._value[path] = stored(values, like.dtype)
@@ -191,7 +191,7 @@ class Adapters(InProcess):
         return unflatten(self._sent.trees[self._sent.template], made)
 
     def elect(self, weights: Vector) -> None:
-        """Have what is not combined voted on."""
+        """Put to a vote what is not combined."""
         for path, leaf in self.updates.leaves[0].items():
             if leaf.kind != "float":
                 self.updates.elect(path, weights, self._room(path))
@@ -203,24 +203,24 @@ class Adapters(InProcess):
 
     @property
     def _sent(self) -> Updates:
-        """The tensors as they were sent."""
+        """The tensors as sent."""
         return self._views()[0]
 
     @property
     def _plain(self) -> Updates:
-        """What was sent beside the factors."""
+        """The tensors beside the factors."""
         return self._views()[1]
 
     def _views(self) -> tuple[Updates, Updates]:
-        """Return both, which change only with the parties."""
+        """Return both views, which change only with the parties."""
         if self._viewed[0] is not self.updates:
             self._viewed = self.updates, (factored(self.updates), _without_products(self.updates))
         return self._viewed[1]
 
     @property
     def _numbers(self) -> float:
-        """How many numbers the factors of a typical party have: so many are free, though the update
-        that they make has more coordinates."""
+        """How many numbers the factors of a typical party have: its degrees of freedom, fewer than
+        the coordinates of the update they make."""
         products = [[self._product(j, path) for path in self.modules] for j in self._everybody]
         return float(median_low([sum(p.numbers for p in of) for of in products]))
 
@@ -230,7 +230,7 @@ class Adapters(InProcess):
 
     @property
     def _points(self) -> range:
-        """The parties, and the centre if there is one."""
+        """The positions of the parties, and of the centre if there is one."""
         return range(len(self.parties) + (self.updates.center is not None))
 
     def _ranks_of(self, path: Path) -> list[int]:
@@ -240,7 +240,7 @@ class Adapters(InProcess):
         return self.lora.scale(self.model(path).module, self._ranks[path])
 
     def _leaf(self, point: int, path: Path) -> Tensor:
-        """Return a tensor of a party, or of the centre, which comes after the last of them."""
+        """Return a tensor of a party, or of the centre, whose position is the last."""
         if point < len(self.parties):
             return self.updates.leaves[point][path]
         assert self.updates.center is not None
@@ -252,7 +252,7 @@ class Adapters(InProcess):
 
     def _measured(self) -> tuple[Matrix, Vector]:
         """Return the inner products of the updates that the factors make, the centre's last, and
-        how large each could be by the lengths of its factors."""
+        the bound on each length that the lengths of its factors give."""
         count, points = len(self.parties), len(self._points)
         ranks = {path: self._ranks_of(path) for path in self.modules}
         squares = sum(sum(of) ** 2 for of in ranks.values())
@@ -281,8 +281,8 @@ class Adapters(InProcess):
     def _stack(
         self, path: Path, points: Sequence[int], weights: Vector | None = None, room: int = 0
     ) -> Stack:
-        """Return the factors of some points, and what multiplies them: their scales; or, with
-        weights, what they are in the value. They may be gone when the room is used again."""
+        """Return the factors of some points and their multipliers: the scales, or with weights the
+        coefficients in the value. The factors are valid until the thread's memory is reused."""
         products = [self._product(j, path) for j in points]
         scales = np.array([product.scale for product in products])
         if weights is not None:
@@ -295,14 +295,14 @@ class Adapters(InProcess):
         return Stack([left.T for left, _ in factors], [right for _, right in factors], by)
 
     def _grams_of(self, path: Path, points: Sequence[int], stack: Stack) -> Grams:
-        """Return the products of stacked factors, as the evidence had them, or anew."""
+        """Return the products of stacked factors, kept from the evidence or computed again."""
         if path not in self._grams:
             return grams_of(stack)
         chosen = np.repeat(np.isin(self._points, points), self._ranks_of(path))
         return self._grams[path].of(np.flatnonzero(chosen))
 
     def _unusable(self, reach: Vector) -> dict[str, str]:
-        """Return the parties whose factors cannot be used, with reasons."""
+        """Return the parties with unusable factors, with reasons."""
         squares = np.diag(self._gram)
         sound = (squares <= FARTHEST * self.size) & (reach <= _CANCELLED**2 * squares)
         if sound[:-1].all():
@@ -324,13 +324,13 @@ class Adapters(InProcess):
         return bad | unread
 
     def _chosen(self, weights: Vector) -> list[int]:
-        """Return who counts, the centre included."""
+        """Return the positions with weight, the centre included."""
         there = weights != 0
         there[-1] &= self.updates.center is not None
         return [int(j) for j in np.flatnonzero(there)] or [0]
 
     def _rank(self, path: Path, chosen: Sequence[int], weights: Vector) -> int:
-        """Return the rank of a module of the value."""
+        """Return the rank of a module in the value."""
         total = sum(self._product(j, path).rank for j in chosen)
         if self.lora.rank == STACK:
             return total
@@ -345,21 +345,21 @@ class Adapters(InProcess):
 
 
 class _Rooms(local):
-    """Memory that a thread uses again: the system would clear any other first, which takes as long
-    as reading into it."""
+    """Memory that a thread reuses: the system clears new memory first, which takes as long as
+    reading into it."""
 
     def __init__(self) -> None:
         self._rooms: dict[int, Array] = {}
 
     def take(self, room: int, size: int) -> Array:
-        """Return a room of this size, as it was left."""
+        """Return memory of this size, with whatever it held before."""
         if room not in self._rooms or len(self._rooms[room]) < size:
             self._rooms[room] = np.empty(size, np.float32)
         return self._rooms[room][:size]
 
 
 def stored(values: Array, dtype: str) -> Array:
-    """Return numbers in a dtype, flat, those beyond its range at its end."""
+    """Return numbers in a dtype, flat and clipped to its range."""
     flat = values.reshape(-1)
     if dtype in LARGEST_OF:
         flat = flat.clip(-LARGEST_OF[dtype], LARGEST_OF[dtype])

@@ -1,4 +1,4 @@
-"""aggregate(): the one verb."""
+"""aggregate(): the main function."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def aggregate(
 
 
 def _engine(updates: Updates, lora: LoRA | None) -> InProcess:
-    """Return the engine for where the updates lie: in files, on one accelerator, or in memory."""
+    """Return the engine for the place of the updates: files, one accelerator, or memory."""
     if are_stored(updates):
         updates = in_pieces(updates)
     if lora is not None:
@@ -128,7 +128,7 @@ def _engine(updates: Updates, lora: LoRA | None) -> InProcess:
 
 
 def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -> None:
-    """Add to a record, which is not worth losing a consensus for."""
+    """Add to a record; a failure here must not cost the consensus."""
     try:
         (record if isinstance(record, Record) else Record(record)).append(consensus)
     except (OSError, RecordFileError) as error:
@@ -140,9 +140,9 @@ def _write_down(consensus: Consensus, record: Record | str | os.PathLike[str]) -
 def _counts(
     sample_counts: Mapping[str, float] | Sequence[float] | None, updates: Updates
 ) -> tuple[dict[str, float] | None, dict[str, str]]:
-    """Return usable sample counts by party, and the parties whose count is none, with reasons.
+    """Return valid sample counts by party, and the parties with an invalid one, with reasons.
 
-    A count that is missing is no reason to reject anybody; a count that is no count is one.
+    A missing count is no reason to reject a party; an invalid one is.
     """
     if sample_counts is None:
         return None, {}
@@ -157,7 +157,7 @@ def _counts(
         )
     said = {party: _count(given[party]) for party in updates.parties if party in given}
     if said and all(count == 0 for count in said.values()):
-        return None, {}  # nobody counts
+        return None, {}  # nobody gave a count
     bad = {
         party: f"its sample count is {_described(given[party])}, expected a positive number"
         for party, count in said.items()
@@ -167,9 +167,9 @@ def _counts(
 
 
 def _names_parties(counts: Any, updates: Updates) -> bool:
-    """Tell whether these are a series of pandas whose index is of ids, not of places."""
+    """Tell whether these are a pandas series whose index holds ids, not positions."""
     index = getattr(counts, "index", None)
-    if index is None or callable(index):  # as a list's is
+    if index is None or callable(index):  # a list's `index` is a method
         return False
     return not set(map(str, index)).isdisjoint(updates.given)
 
@@ -177,12 +177,12 @@ def _names_parties(counts: Any, updates: Updates) -> bool:
 def _count(said: Any) -> float:
     try:
         return float(said)
-    except Exception:  # text, a list, 10**400, or whatever a stranger's number raises
+    except Exception:  # text, a list, 10**400, or whatever a foreign number raises
         return np.nan
 
 
 def _described(found: Any) -> str:
     try:
         return shown(repr(found))
-    except Exception:  # numbers of thousands of digits have no text
+    except Exception:  # numbers with thousands of digits cannot be printed
         return f"of type {type(found).__name__}"

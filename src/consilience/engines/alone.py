@@ -1,7 +1,7 @@
-"""Who made a round fail: found by trying each update by itself.
+"""Finds the party that made a round fail, by trying each update alone.
 
-Parties send trees and arrays of any kind. What they can do to the code that reads them cannot all
-be foreseen, but it need not be: whoever makes it fail alone is to blame.
+Parties send trees and arrays of any kind, and nobody can foresee all they may do to the code that
+reads them. But a party whose update fails alone is to blame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from consilience.updates.adapters import LoRA
 def tried_alone(
     updates: Mapping[str, Any], center: Any = None, adapters: LoRA | None = None
 ) -> dict[str, Any]:
-    """Return the updates; in the place of one that fails by itself, the error that says so."""
+    """Return the updates; one that fails alone is replaced by the error."""
     return {party: _tried(party, update, center, adapters) for party, update in updates.items()}
 
 
@@ -26,7 +26,7 @@ def _tried(party: str, update: Any, center: Any, adapters: LoRA | None) -> Any:
     try:
         aggregate({party: update}, "mean", None, center, adapters=adapters)
     except ConsilienceError:
-        pass  # it is rejected in good order, also among others
+        pass  # it is rejected in the usual way later
     except Exception as error:
         return UpdateError(f"it cannot be read ({told(error, 200)})")
     return update

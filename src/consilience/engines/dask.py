@@ -1,16 +1,15 @@
-"""Aggregation on many machines: each holds a shard of the parameters, of all parties.
+"""Aggregation on many machines: each holds a shard of the parameters, for all parties.
 
-A shard is a function that loads some of the parameters of every party: {party: update}, as
-`aggregate` takes it. It runs on a Dask worker and what it loads stays there. The worker sends the
-shard's evidence, a J×J matrix; the weights go back; the worker forms its shard of the consensus:
+A shard is a function that loads some of the parameters of every party: {party: update}, as for
+`aggregate`. It runs on a Dask worker, and what it loads stays there. The worker sends the shard's
+evidence, a J×J matrix, receives the weights, and forms its shard of the consensus:
 
     shards = [partial(load, n) for n in range(8)]      # load(n) -> {"ann": {...}, "bob": {...}}
     consensus = aggregate_shards(client, shards, save=partial(write, folder))
 
-Evidence over shards just adds up. It is added in the order of the shards, so the answer is the
-same, bit for bit, whoever computed what: a worker that dies is replaced by another that loads its
-shards again. The kinds of tensors may differ between shards, the parties may not; one that cannot
-be used in one shard is rejected in all.
+The evidence of the shards is added in their order, so the result is the same bit for bit whichever
+worker computed what. If a worker dies, another loads its shards again. Tensors may differ between
+shards, the parties may not; a party that is unusable in one shard is rejected in all.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates, nobody_left
 
 Load = Callable[[], Mapping[str, Any]]
-Save = Callable[[int, Any], Any]  # the shard's number, its part of the consensus
+Save = Callable[[int, Any], Any]  # takes the shard's number and its part of the consensus
 
 _RETRIES = 3
 _DEEP = 100  # calls
@@ -58,11 +57,11 @@ class Shard:
             return cls(parse(updates, around))
         except ConsilienceError:
             raise
-        except Exception:  # of somebody's making: who is it?
+        except Exception:  # some party's fault: find out whose
             return cls(parse(tried_alone(updates, around), around))
 
     def observe(self, bad: Mapping[str, str], seed: int, exact: bool) -> Observed:
-        """Return the evidence of the shard, without parties found to be bad elsewhere."""
+        """Return the evidence of the shard, without the parties that are bad elsewhere."""
         engine = self.engine(bad)
         (block,) = engine.observe(np.random.default_rng(seed), exact=exact).blocks
         return Observed(
@@ -75,7 +74,7 @@ class Shard:
         )
 
     def look(self, bad: Mapping[str, str], places: Positions) -> Array:
-        """Return what the parties sent at some places of the shard."""
+        """Return what the parties sent at the given places of the shard."""
         return self.engine(bad).look(places)
 
     def combine(
@@ -85,45 +84,45 @@ class Shard:
         ring: Positions | None,
         witnesses: Witnesses | None,
     ) -> Formed:
-        """Form the shard of the consensus."""
+        """Form this shard of the consensus."""
         engine = self.engine(bad)
         apart, alone = engine.combine(weights, ring, witnesses)
         return Formed(engine, (apart * engine.size, alone * engine.size))
 
     def reduce(self, bad: Mapping[str, str], rule: TrimmedMean, exact: bool) -> Formed:
-        """Form the shard of a coordinate-wise rule's value."""
+        """Form this shard of a coordinate-wise rule's value."""
         engine = self.engine(bad)
         shares, squares = engine.reduce(rule, exact=exact)
         return Formed(engine, (shares * engine.size, squares * engine.size))
 
     def engine(self, bad: Mapping[str, str]) -> InProcess:
-        """Return the engine of a worker, without parties found to be bad elsewhere."""
+        """Return the worker's engine, without the parties that are bad elsewhere."""
         here = {p: r for p, r in bad.items() if p in self.updates.parties}
         return InProcess(self.updates.without(here))
 
 
 @dataclass(frozen=True, eq=False)
 class Formed:
-    """A shard of the value, which stays with the worker, and what is to be summed over shards."""
+    """A shard of the value, which stays on the worker, and the sums to add over shards."""
 
     engine: InProcess
     sums: tuple[Vector, ...]
 
     def finish(self, weights: Vector, number: int, save: Save | None) -> Any:
-        """Return the shard of the value, or what becomes of it."""
+        """Return the shard of the value, or what ``save`` returns for it."""
         value = self.engine.finish(weights)
         return value if save is None else save(number, value)
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What a shard tells."""
+    """What a shard reports."""
 
     parties: tuple[str, ...]
     given: tuple[str, ...]
     rejected: Mapping[str, str]
     distances: Matrix
-    count: float  # coordinates looked at
+    count: float  # coordinates read
     size: int
 
 
@@ -142,7 +141,7 @@ class Shards:
     save: Save | None = None
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
-        """Add up the evidence of all shards; who is rejected by one is left out of all."""
+        """Add up the evidence of all shards; a party rejected by one is dropped from all."""
         while True:
             seeds = random.integers(2**63, size=len(self.shards)).tolist()
             futures = [
@@ -170,7 +169,7 @@ class Shards:
         return sum(self.sizes)
 
     def look(self, places: Positions) -> Array:
-        """Have each worker look at the places that lie in its shards."""
+        """Have each worker look at the places within its shards."""
         edges = np.concatenate([[0], np.cumsum(self.sizes)])
         cuts = np.searchsorted(places, edges)
         mine = [
@@ -184,7 +183,7 @@ class Shards:
         return np.hstack(self.client.gather(futures))
 
     def layers(self, reference: int, random: np.random.Generator) -> None:
-        """Return nothing: a shard's tensors have no names of their own."""
+        """Return None: the tensors of a shard have no names of their own."""
 
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
@@ -199,7 +198,7 @@ class Shards:
         return shares, squares
 
     def finish(self, weights: Vector) -> list[Any]:
-        """Return what each worker makes of its shards of the value."""
+        """Return what each worker finishes of its shards of the value."""
         futures = [
             _submit(self.client, Formed.finish, part, weights, number, self.save)
             for number, part in enumerate(self.parts)
@@ -211,7 +210,7 @@ class Shards:
         bad = dict(self.rejected)
         self.parts = [_submit(self.client, task, shard, bad, *arguments) for shard in self.shards]
         told = self.client.gather([_submit(self.client, _told, part) for part in self.parts])
-        for _, rejected in told:  # who proved unusable on the way, in any shard
+        for _, rejected in told:  # parties that proved unusable in some shard
             self.rejected |= {p: why for p, why in rejected.items() if p not in self.rejected}
         self.parties = tuple(party for party in self.parties if party not in self.rejected)
         sums = [of for of, _ in told]
@@ -263,12 +262,12 @@ def _told(part: Formed) -> tuple[tuple[Vector, ...], dict[str, str]]:
 
 
 def _submit(client: Any, task: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the future of a task on a worker."""
+    """Return the future of a task that runs on a worker."""
     return client.submit(_run, task, *arguments, pure=False, retries=_RETRIES)
 
 
 def _run(task: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a task. An error from deep below loses its traceback: Dask's client hangs on such."""
+    """Run a task. A deep error loses its traceback, as Dask's client hangs on such."""
     try:
         return task(*arguments)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Torch tensors on an accelerator: both passes run there, and so does the value stay there.
+"""Torch tensors on an accelerator: both passes run there, and the value stays there.
 
-`aggregate` takes this engine where every floating-point tensor of every party lies on one device
-that is not the CPU. Only what is voted on (integers, masks) passes through this machine.
+`aggregate` uses this engine if all floating-point tensors of all parties are on one device other
+than the CPU. Only what is put to a vote (integers, masks) passes through this machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from consilience.updates.usable import Updates
 
 
 class Device(InProcess):
-    """An engine over torch tensors, wherever they are."""
+    """An engine over torch tensors on any device."""
 
     def __init__(self, updates: Updates) -> None:
         super().__init__(replace(updates, loops=on_device))
@@ -29,7 +29,7 @@ class Device(InProcess):
 
 
 def devices(updates: Updates) -> set[Any]:
-    """Return the devices of the floating-point tensors, None for this machine's memory."""
+    """Return the devices of the floating-point tensors; None stands for this machine's memory."""
     found = {
         getattr(leaves[path].storage, "device", None)
         for leaves in (*updates.leaves, *([updates.center] if updates.center else []))
@@ -39,7 +39,7 @@ def devices(updates: Updates) -> set[Any]:
 
 
 def on_this_machine(updates: Updates) -> Updates:
-    """Return updates that all lie in this machine's memory."""
+    """Return the updates in this machine's memory."""
 
     def hosted(leaves: Leaves) -> Leaves:
         return {path: _hosted(leaf) for path, leaf in leaves.items()}

@@ -21,7 +21,7 @@ from consilience.updates.usable import Updates
 class InProcess:
     """An engine over updates that this process can read (see `deliberation.Engine`).
 
-    Those that lie elsewhere than in memory override where the value goes and who is told.
+    Subclasses for updates elsewhere override where the value goes and who is told.
     """
 
     linear = False
@@ -47,7 +47,7 @@ class InProcess:
 
     @property
     def size(self) -> int:
-        """K, of what is evidence."""
+        """K, the number of coordinates that are evidence."""
         return self.updates.seen
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
@@ -57,17 +57,17 @@ class InProcess:
         return evidence
 
     def look(self, places: Positions) -> Array:
-        """Return the parties' coordinates at some places."""
+        """Return the parties' coordinates at the given places."""
         return look(self.updates, places)
 
     def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
-        """Return the distances tensor by tensor, in a sample."""
+        """Return the distances tensor by tensor, from a sample."""
         return by_tensor(self.updates, reference, random)
 
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
-        """Form the sum; where it is not finite, drop unusable updates."""
+        """Form the sum; if it is not finite, drop unusable updates."""
         tell = self.tell("combination")
         apart, alone = combine(self.updates, weights, self._room, ring, tell, witnesses)
         if np.isnan(apart).any():
@@ -75,7 +75,7 @@ class InProcess:
         return apart, alone
 
     def reduce(self, rule: TrimmedMean, *, exact: bool) -> tuple[Vector, Vector]:
-        """Form what a coordinate-wise rule makes of the updates, unusable ones left out."""
+        """Form the value of a coordinate-wise rule, without unusable updates."""
         tell = self.tell("combination")
         cut = rule.cut(len(self.parties))
         shares, squares = reduce(self.updates, cut, self._room, exact=exact, tell=tell)
@@ -84,7 +84,7 @@ class InProcess:
         return shares, squares
 
     def finish(self, weights: Vector) -> Any:
-        """Return the value, once what is not combined has been voted on."""
+        """Return the value, after the vote on what is not combined."""
         for path, leaf in self.updates.leaves[0].items():
             if leaf.kind != "float":
                 self.updates.elect(path, weights, self._room(path))
@@ -99,5 +99,5 @@ class InProcess:
         return self.updates.leaves[self.updates.template][path].empty()
 
     def tell(self, step: str) -> Callable[[int], None]:
-        """Return whom to tell how many coordinates of a step are done."""
+        """Return a function that is told how many coordinates of a step are done."""
         return ignored

@@ -1,10 +1,10 @@
-"""Fixed-point iterations that climb, made faster and kept climbing.
+"""Accelerated fixed-point iterations whose objective never falls.
 
-Block coordinate ascent can creep along ridges of its objective. Anderson's acceleration looks at
-the last few steps and extrapolates to where their differences would vanish; whenever that lowers
-the objective, or leads where there are no numbers, the plain step is taken instead. In exact
-arithmetic no plain step lowers the objective; where one does by more than rounding, or cannot be
-taken, the numbers are exhausted and the climb ends before it. So the objective never falls.
+Block coordinate ascent can be slow along ridges of its objective. Anderson acceleration uses the
+last few steps to extrapolate to where their differences would vanish. If that lowers the objective,
+or leads to values that are not finite, the plain step is taken instead. In exact arithmetic no
+plain step lowers the objective; if one does by more than rounding, or fails, the limit of precision
+is reached and the climb ends before it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from consilience.arrays import Vector
 
 State = TypeVar("State")
 
-# Of the objective: a sum of thousands of logarithms of either sign.
+# Relative, of the objective: a sum of thousands of logarithms of either sign.
 ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
 class Step(Generic[State]):
-    """One iteration: where it led, the objective there, and what is watched for convergence."""
+    """One iteration: its result, the objective there, and what is watched for convergence."""
 
     state: State
     objective: float
@@ -51,14 +51,14 @@ def climb(
     max_iterations: int,
     depth: int = 6,
 ) -> Climb[State]:
-    """Iterate until nothing watched moves by more than the tolerance. ``depth=0`` is plain.
+    """Iterate until nothing watched changes by more than the tolerance. ``depth=0`` is plain.
 
     Raise LinAlgError if not even the first step can be computed.
     """
     objective: list[float] = []
-    history: list[tuple[Vector, Vector]] = []  # where plain steps led, and how far they went
-    safe: Step[State] | None = None  # the last step accepted
-    start = state  # where the last step accepted set out
+    history: list[tuple[Vector, Vector]] = []  # the results of plain steps, and their lengths
+    safe: Step[State] | None = None  # the last accepted step
+    start = state  # where it started
     for _ in range(max_iterations):
         taken = _attempt(step, state)
         if safe is None:
@@ -85,12 +85,12 @@ def climb(
 
 
 def _falls(after: float, before: float, *, plain: bool) -> bool:
-    """Tell whether a step lowers the objective; a plain one by more than rounding."""
+    """Tell whether a step lowers the objective; for a plain one, by more than rounding."""
     return not after >= before - (ROUNDING * max(abs(after), abs(before)) if plain else 0.0)
 
 
 def _attempt(step: Callable[[State], Step[State]], state: State) -> Step[State] | None:
-    """Return the step from a state, or None where rounding leaves it without one."""
+    """Return the step from a state, or None if rounding makes it fail."""
     try:
         with np.errstate(over="raise", invalid="raise", divide="raise"):
             return step(state)

@@ -1,7 +1,7 @@
 """Averages: weights that are given, not inferred.
 
-Where the noise is known there is nothing to infer: the maximum likelihood estimate of the truth is
-a weighted mean with known weights (eqs. ind_mle, fedavg, icov:1, overlap).
+If the noise is known there is nothing to infer: the maximum likelihood estimate of the truth is a
+weighted mean with known weights (eqs. ind_mle, fedavg, icov:1, overlap).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consilience.evidence import Block, Evidence, pooled_products
 
 
 class BlockByBlock(ABC):
-    """A rule without a model of noise, which weighs the parties of each block by themselves."""
+    """A rule without a noise model, which weighs the parties of each block separately."""
 
     remembers = False
     follows = False
@@ -49,7 +49,7 @@ class Mean:
     follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return the weights asked for."""
+        """Return the given weights."""
         weights = tuple(shares(block.parties, given.sample_counts) for block in evidence.blocks)
         return about_consensus(evidence, weights)
 
@@ -95,7 +95,7 @@ class GivenCovariance:
 
 def gls_weights(covariance: Matrix) -> Vector:
     """Return Φ⁻¹1 / 1ᵀΦ⁻¹1: the weights of the truth given the covariance, eq. (icov:1)."""
-    # In units of each party's own deviation, so that no party's unit costs another's digits.
+    # In units of each party's own deviation, so that a large scale does not cost others' precision.
     variances = np.diag(covariance)
     if not (variances > 0).all():
         raise np.linalg.LinAlgError("a party without noise")
@@ -109,8 +109,8 @@ def latent_gls(factors: Matrix, own: Vector) -> tuple[Vector, float]:
     """Return the weights of eq. (icov:1) for Φ = VVᵀ + diag(σ²), and 1/1ᵀΦ⁻¹1: the variance of
     their mean about the truth.
 
-    By least squares in y and u, which is the same and never forms Φ: near copies, σ_j² next to
-    nothing, make Φ singular to working precision.
+    By least squares in y and u, which is equivalent and never forms Φ: near copies, with tiny σ_j²,
+    make Φ singular to working precision.
     """
     size, rank = factors.shape
     scale = np.sqrt(own)
@@ -128,7 +128,7 @@ def latent_gls(factors: Matrix, own: Vector) -> tuple[Vector, float]:
 
 def least_squares(beliefs: Beliefs) -> Beliefs:
     """Return beliefs whose consensus is the generalised least squares estimate with the inferred
-    covariance, line 2 of Algorithm 2, in the place of the posterior mean."""
+    covariance, line 2 of Algorithm 2, instead of the posterior mean."""
     latent = beliefs.latent
     assert latent is not None
     found = [latent_gls(latent.factors[m], latent.own[m]) for m in beliefs.evidence.members]
@@ -190,17 +190,17 @@ def precision_weighted_mean(
 
 
 def shares(parties: Sequence[str], sample_counts: Mapping[str, float] | None) -> Vector:
-    """Return each party's share of the samples, or equal shares where no counts are given."""
+    """Return each party's share of the samples, or equal shares if no counts are given."""
     if sample_counts is None:
         return uniform(len(parties))
     counts = np.array([sample_counts[party] for party in parties], float)
-    counts /= counts.max()  # their sum may overflow, and a count is anybody's claim
+    counts /= counts.max()  # the sum of claimed counts may overflow
     share: Vector = counts / counts.sum()
     return share
 
 
 def about_consensus(evidence: Evidence, weights: tuple[Vector, ...], **how: Any) -> Beliefs:
-    """Return beliefs for a method with no model of noise: residuals about the consensus."""
+    """Return beliefs for a method without a noise model: residuals about the consensus."""
     products = pooled_products(evidence, [with_centre(w) for w in weights])
     noise = np.sqrt(np.maximum(np.diag(products), 0.0))
     if all(len(block.parties) == 1 for block in evidence.blocks):

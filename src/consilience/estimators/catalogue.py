@@ -23,7 +23,7 @@ Method = Estimator | TrimmedMean
 
 DEFAULT = "pairwise"
 
-# By name: how it is made, and what it believes.
+# By name: its factory, and what it assumes.
 _METHODS: dict[str, tuple[Callable[[], Method], str]] = {
     "mean": (Mean, "everybody is right; weighs by sample counts if given"),
     "geometric-median": (GeometricMedian, "most parties are near the truth"),
@@ -35,12 +35,12 @@ _METHODS: dict[str, tuple[Callable[[], Method], str]] = {
     "dnc": (DnC, "the mean without those farthest out along the most variance"),
     "caf": (CAF, "the same, by weights that shrink until the variance is small"),
     "centred-clipping": (CentredClipping, "nobody pulls harder than most"),
-    # Before the geometric median; before others by class.
+    # With the geometric median; with other methods by class.
     "nnm": (NNM, "each becomes the mean of its nearest; the median of these"),
     "arc": (ARC, "the longest are clipped, then nnm"),
     "ivar-mle": (lambda: IVAR("mle"), "each party has its own noise (the paper's Algorithm 1)"),
     "ivar-vb": (lambda: IVAR("vb"), "the same, with the truth integrated out"),
-    # As in the paper: one noise level for all, few hidden directions.
+    # As in the paper: one noise level for all, few latent factors.
     "icov-mle": (
         lambda: ICOV("mle", rank=2, noise="shared"),
         "parties also err together, along hidden directions",
@@ -52,7 +52,7 @@ _METHODS: dict[str, tuple[Callable[[], Method], str]] = {
 
 
 def methods() -> tuple[str, ...]:
-    """Return the names that ``method=`` takes.
+    """Return the names that ``method=`` accepts.
 
     >>> "pairwise" in methods()
     True
@@ -61,12 +61,12 @@ def methods() -> tuple[str, ...]:
 
 
 def described() -> dict[str, str]:
-    """Return what each method believes, in a line, by name."""
+    """Return what each method assumes, in a line, by name."""
     return {name: words for name, (_, words) in _METHODS.items()}
 
 
 def resolve(method: str | Method) -> Method:
-    """Return the method of a name, or the method itself."""
+    """Return the method with this name, or the method itself."""
     if not isinstance(method, str):
         if isinstance(method, type):
             name = shown(method.__name__)

@@ -1,4 +1,4 @@
-"""The choices of the method `pairwise`, each with a line on why it is what it is."""
+"""The parameters of the method `pairwise`, each with a line on why it has its value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.levels import Starts
 from consilience.estimators.reasons import REMARKABLE, TOGETHER
 
-# What a field may be, from and to.
+# The range of a field.
 MUCH = 1e6
 ALLOWED = {
     "most_slack": (1, 10),
@@ -48,90 +48,90 @@ ALLOWED = {
 
 @dataclass(frozen=True, repr=False)
 class Choices:
-    """What `Pairwise` may be told. docs/pairwise.md has the formulas beside the fields.
+    """The parameters of `Pairwise`. docs/pairwise.md has the formulas beside the fields.
 
-    How far levels are believed:
+    How far levels are trusted:
 
-    - ``slack``: ρ; None finds it from the evidence.
-    - ``most_slack``: ρ at most. At 3 κ counts to the sixth power: with the third, honest parties
-      with similar data lose their votes.
+    - ``slack``: ρ; None estimates it from the evidence.
+    - ``most_slack``: the largest ρ. At 3, κ counts to the sixth power: with the third, honest
+      parties with similar data lose their votes.
     - ``fitting``: the share of pairs that must fit for no slack. Not half: adversaries can make
       their own pairs fit. Not all: theirs need not fit either.
 
     What a memory adds (see `persistence`):
 
     - ``fading``: the share of parties whose errors must fade over rounds for no slack. Not half:
-      adversaries can let theirs fade where honest data differ. Not three quarters: four of
-      fourteen could let theirs last where they do not.
-    - ``lasting``: the share of an error that lasts from which on slack is not reduced. On MNIST it
-      is 0.05 where data are IID, and 0.4 with Dirichlet 1.
-    - ``enough_rounds``: equal ones; of fewer, chance leaves too much.
-    - ``outlasting``: typical trails that what lasts of a party's error may be at full trust, in
-      squares; up to twice as much where most errors last. Honest parties have 1.4 on MNIST where
-      data are IID, and 4.5 where they differ, in which case a bar at 3 costs accuracy.
+      adversaries can let theirs fade where honest data differ. Not three quarters: four of fourteen
+      could let theirs last where data do not differ.
+    - ``lasting``: if this share of an error lasts, slack is not reduced. On MNIST it is 0.05 where
+      data are IID, and 0.4 with Dirichlet 1.
+    - ``enough_rounds``: in fewer equal rounds, chance leaves too much.
+    - ``outlasting``: how large the lasting part of a party's error may be at full trust, in squared
+      typical trails; up to twice as much if most errors last. On MNIST honest parties reach 1.4
+      where data are IID, and 4.5 where they differ, in which case a bar at 3 costs accuracy.
 
     Corroboration (see `passes.corroborate`):
 
     - ``corroborate``: whether a party counts in a coordinate only near others: True, False, or
-      None, for where parties are enough and hardly any is the only one to know something.
-    - ``mild``: the share of most errors that lasts up to which parties differ by noise or mildly:
-      whoever stands alone then counts less, too. On MNIST it is 0.6 with Dirichlet 1.
-    - ``settled``: the share of the typical error that lasts beyond which errors hardly change: two
-      parties that stand alone are then heard. On MNIST with Dirichlet 0.1 it is 0.7 to 0.85 by
+      None, if there are enough parties and hardly any is the only one to know something.
+    - ``mild``: parties differ mildly, or by noise, if no more than this share of most errors lasts:
+      then a party that stands alone also gets less weight. On MNIST it is 0.6 with Dirichlet 1.
+    - ``settled``: errors hardly change over rounds if more than this share of the typical one lasts:
+      then two parties that stand alone are heard. On MNIST with Dirichlet 0.1 it is 0.7 to 0.85 by
       federated averaging, and 0.95 or more with worker momentum.
 
     Votes:
 
     - ``vote_power``: a party with g − 1 copies has g to minus this of a vote. At 1 a clique would
       have a whole vote, which stops training where data differ; at 2 it has 1/g.
-    - ``quietest_pair``: with much slack, no pair is expected nearer than so many typical levels.
+    - ``quietest_pair``: with much slack, no pair is expected nearer than this many typical levels.
       A typical pair has two; honest ones a little nearer are not yet correlated.
-    - ``deviations``, ``many``, ``few``: what strangers share by chance, in standard deviations,
-      where parties are this many or coordinates this few. With few parties little adds up, and two
+    - ``deviations``, ``many``, ``few``: what strangers share by chance, in standard deviations, if
+      there are this many parties or this few coordinates. With few parties little adds up, and two
       deviations would hide quiet adversaries.
     - ``nearest``: the cube root of the nearest that chance brings two parties, however little was
-      seen. Two at less than 0.2³ = 0.008 of the expected distance are no strangers.
-    - ``most_claimed``: votes, for however many samples. Nobody can check the claim.
+      seen. Two at less than 0.2³ = 0.008 of the expected distance are not strangers.
+    - ``most_claimed``: the most votes for any number of samples, as nobody can check the claim.
 
     Trust:
 
-    - ``heed``: in the median that says what is typical, a level s counts s to minus this. At 1/5
-      ten quiet parties outvote twenty 32 times as noisy, and seven adversaries do not outvote ten
-      honest parties unless six times as quiet.
-    - ``most_heed``: times that of the median party, lest two copies near the mean decide.
-    - ``loudest``: typical lengths up to which a party is heard in full, slack permitting. With 1.5
+    - ``heed``: in the median that defines the typical level, a level s counts s to minus this. At
+      1/5 ten quiet parties outvote twenty 32 times as noisy, and seven adversaries do not outvote
+      ten honest parties unless six times as quiet.
+    - ``most_heed``: times that of the median party, or two copies near the mean would decide.
+    - ``loudest``: typical lengths up to which a party has full trust, slack permitting. With 1.5
       accuracy is lost where data differ and nobody attacks.
     - ``quiet``: a party quieter than typical may count for more: up to this power of the ratio
-      between the largest and the smallest level of the closest half. Where half of the levels
-      agree, that is one: anybody can be quiet.
-    - ``doubt``: the slack of trust is √(ρ² + doubt²) where distances say nothing of their own, and
-      ρ where they say all. The less levels are known, the more they may differ.
-    - ``longest``: typical lengths that a residual counts for at most in its round: nobody's pull is
-      more than three honest votes'.
+      between the largest and the smallest level of the closest half. If half of the levels agree,
+      that ratio is one: anybody can be quiet.
+    - ``doubt``: the slack of trust is √(ρ² + doubt²) if distances are all prior, and ρ if they are
+      all data. The less is known about levels, the more they may differ.
+    - ``longest``: a residual counts for at most this many typical lengths in its round: nobody
+      pulls more than three honest votes.
 
     Two camps:
 
-    - ``camp``: the share of the parties that a group has which may be right. With a quarter at most
-      three fits are tried; smaller groups do not come near to an equal explanation.
+    - ``camp``: a group with at least this share of the parties may be right. With a quarter, at
+      most three fits are tried; smaller groups do not come near to an equal explanation.
 
     The fit of the levels (see `levels`):
 
     - ``starts``: the quantile of a party's distances to start from, and the misfit that counts as
-      none at first. With one start, or without the gradual third, an adaptive attack wins.
-    - ``exact``: the misfit that counts as none, at least: half of the pairs misfit by less than
-      0.67 √(2/n) by chance. A hundredth is chance in 10,000 coordinates.
-    - ``anchored``: coordinates that a level's start is worth. Of three parties one of which is far
-      away, distances do not tell how the noise of the other two is shared out.
-    - ``nearly_all``: times the objective's lowest value; below, no other start is tried. At 1.25
-      at most one pair in 36 does not fit at all.
-    - ``hardening``: what is left of a gradual start's misfit after an iteration. Slowly, lest it
-      end in the nearest minimum; at 0.7 it takes 13.
+      zero at first. With one start, or without the gradual third, an adaptive attack wins.
+    - ``exact``: the least misfit that does not count as zero: by chance half of the pairs misfit by
+      less than 0.67 √(2/n). A hundredth is chance in 10,000 coordinates.
+    - ``anchored``: how many coordinates a level's start is worth. With three parties, one of them
+      far away, distances do not tell how the noise is divided between the other two.
+    - ``nearly_all``: if the objective is below this many times its lowest value, no other start is
+      tried. At 1.25 at most one pair in 36 does not fit at all.
+    - ``hardening``: the factor on a gradual start's misfit in each iteration. Slow, or it would end
+      in the nearest minimum; at 0.7 it takes 13.
     - ``tolerance``, ``max_iterations``: the relative change of levels that ends a fit, less than
-      chance makes of them, and how long it may take.
+      chance makes of them, and the most iterations.
 
     Reasons:
 
-    - ``together``: from this share of a voice on, two parties are said to move together: half.
+    - ``together``: parties that share at least this much of a voice are said to move together.
     - ``remarkable``: times typical; less noise is not worth a sentence. Three, as for lengths.
     """
 

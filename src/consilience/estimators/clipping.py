@@ -1,7 +1,7 @@
-"""Centred clipping (Karimireddy et al. 2021): nobody pulls harder than so much.
+"""Centred clipping (Karimireddy et al. 2021): nobody pulls harder than a given radius.
 
-From a centre v, each step is v ← v + mean_j (x_j − v) min(1, ρ/‖x_j − v‖). Where the steps end,
-these pulls cancel: Huber's estimate of a location.
+From a centre v, each step is v ← v + mean_j (x_j − v) min(1, ρ/‖x_j − v‖). At the fixed point these
+pulls cancel: Huber's estimate of location.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from consilience.evidence import Block, Evidence
 class CentredClipping:
     """Steps from the centre, each by the mean of clipped differences (Karimireddy et al. 2021).
 
-    As published, the centre is the last round's answer, one step is enough, and ``radius`` has to
+    As published, the centre is the last round's result, one step is enough, and ``radius`` has to
     be chosen. Here the radius is a root mean square per coordinate: a norm τ is τ/√K. None takes
-    the median distance from where a step begins (of two middle ones the larger), which fewer than
-    half of the parties cannot make large; a few ``steps`` then lead to the parties from any centre.
-    What the parties' weights lack to one is the centre's.
+    the median distance from where a step begins (the larger of two middle ones), which a minority
+    of the parties cannot make large; a few ``steps`` then reach the parties from any centre. The
+    weight that the parties lack to one is the centre's.
 
     >>> import numpy as np
     >>> import consilience as cs
@@ -45,14 +45,14 @@ class CentredClipping:
             raise ConsilienceError(f"radius is a positive number or None, found {self.radius}")
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return the weights of the last step in each block."""
+        """Return the weights after the last step in each block."""
         weights = tuple(self._clipped(block) for block in evidence.blocks)
         return about_consensus(evidence, weights, iterations=self.steps)
 
     def _clipped(self, block: Block) -> Vector:
         count = len(block.parties)
         weights = np.zeros(count + 1)
-        weights[-1] = 1.0  # at the centre
+        weights[-1] = 1.0  # start at the centre
         for _ in range(self.steps):
             lengths = np.sqrt(np.maximum(block.residuals(weights)[:-1], 0.0))
             radius = np.sort(lengths)[count // 2] if self.radius is None else self.radius
@@ -63,5 +63,5 @@ class CentredClipping:
 
 
 def clipped(lengths: Vector, most: float) -> Vector:
-    """Return what is left of each length, as a share, if none may be longer than so much."""
+    """Return the factors that clip these lengths to ``most``."""
     return np.divide(most, lengths, out=np.ones_like(lengths), where=lengths > most)

@@ -1,7 +1,7 @@
-"""Rules that look at the coordinates one by one: the median and the trimmed mean.
+"""Rules that treat coordinates one by one: the median and the trimmed mean.
 
-They have no weights of their own. A party's weight here is its share of the values that went into
-the result, averaged over coordinates, so weights sum to one as everywhere.
+They have no weights of their own. A party's weight is its share of the values that went into the
+result, averaged over coordinates, so that weights sum to one as everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TrimmedMean:
             raise ConsilienceError(f"trim is a share from 0 to 0.5, found {self.trim}")
 
     def cut(self, parties: int) -> int:
-        """Return how many values go at either end; one or two are always left."""
+        """Return how many values are cut at either end; one or two are always left."""
         return min(int(self.trim * parties + 1e-9), (parties - 1) // 2)
 
 

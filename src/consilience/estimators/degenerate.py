@@ -1,8 +1,8 @@
-"""The cases in which evidence says nothing about noise, the same for every estimator.
+"""The cases in which evidence says nothing about noise, alike for all estimators.
 
-A party alone in its round has nobody to be compared with: its update is the consensus, and its
-noise, if it never met anybody, is unknown (NaN). Where all parties were equal whenever they met:
-equal weights and no noise.
+A party alone in its round cannot be compared: its update is the consensus, and its noise, if it
+never met anybody, is unknown (NaN). If all parties were equal whenever they met: equal weights, no
+noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ICOV: inverse covariance weighting with a latent model of how parties err together.
+"""ICOV: inverse covariance weighting, with a latent factor model of common errors.
 
 The models and their equations are in `icov_vb` (variational Bayes) and `icov_mle` (maximum
 likelihood); this module chooses between them, and chooses the rank.
@@ -24,19 +24,19 @@ from consilience.evidence import Evidence
 
 @dataclass(frozen=True)
 class ICOV:
-    """Inverse covariance weighting: parties also err together, along hidden directions.
+    """Inverse covariance weighting: parties also err together, along latent factors.
 
     Args:
         inference: ``"vb"`` (variational Bayes, Algorithm 2) or ``"mle"`` (maximum likelihood).
-        rank: the number of hidden directions, the paper's D. ``"auto"`` adds one at a time while
-            the evidence for it grows: the free energy of the joint posterior, or the BIC for
-            maximum likelihood.
+        rank: the number of latent factors, the paper's D. ``"auto"`` adds one at a time while the
+            evidence for it grows: the free energy of the joint posterior, or the BIC for maximum
+            likelihood.
         noise: ``"per-party"`` (Algorithm 2) or ``"shared"``, one for all (the paper's text).
         posterior: of variational Bayes: ``"factorized"`` as in the paper, or ``"joint"`` in the
-            truth and the hidden directions. The joint one is exact and calibrated if every update
-            holds the truth, and misled where some do not.
+            truth and the latent factors. The joint one is exact and calibrated if every update
+            holds the truth, and misled if some do not.
         estimate: what variational Bayes returns: ``"gls"``, line 2 of Algorithm 2 with weights that
-            sum to one, or ``"posterior-mean"``, which the prior draws to the centre. None is what
+            sum to one, or ``"posterior-mean"``, which the prior shrinks to the centre. None is what
             the paper returns, ``"gls"``.
         prior_variance: fixes σ_y² (variational Bayes only); None learns it.
         kernel: for maximum likelihood, as the three below: a name, a function from V, (J, D), to
@@ -95,24 +95,24 @@ class ICOV:
             )
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return Φ and its weights. Sample counts are a claim and are not used."""
+        """Return Φ and its weights. Sample counts are mere claims, and not used."""
         return infer_from_meetings(evidence, lambda met: self._infer(met, given.known))
 
     def _infer(self, evidence: Evidence, start: Known | None) -> Beliefs:
-        # More directions than this and the likelihood has no maximum; see icov_mle.
+        # With more factors the likelihood has no maximum; see icov_mle.
         most = max(0, len(evidence.parties) - (2 if self.inference == "mle" else 1))
         if self.rank != "auto":
             return self._fit(evidence, min(self.rank, most), start)
         if self.inference == "mle" or self.posterior == "joint":
             return self._grow(evidence, most, start)[1]
-        # The factorised free energy grows with every direction that eases the factorisation, so the
-        # joint one, a tighter bound on the same evidence, is the judge of how many there are.
+        # The factorised free energy grows with every factor that eases the factorisation. So the
+        # joint one, a tighter bound on the same evidence, decides on the rank.
         judge = replace(self, posterior="joint", tolerance=max(self.tolerance, 1e-4))
         rank, independent = judge._grow(evidence, most, start)
         return self._fit(evidence, rank, start) if rank else independent
 
     def _grow(self, evidence: Evidence, most: int, start: Known | None) -> tuple[int, Beliefs]:
-        """Return the rank with the best score and its fit, adding directions until it falls."""
+        """Return the rank with the best score and its fit, adding factors until the score falls."""
         best = self._fit(evidence, 0, start)
         for rank in range(1, most + 1):
             if self.inference == "vb" and not icov_vb.stands_out(best):
@@ -124,8 +124,8 @@ class ICOV:
         return most, best
 
     def _fit(self, evidence: Evidence, rank: int, start: Known | None) -> Beliefs:
-        """Fit a rank, or the next lower one that the numbers allow: no party's extremes may end a
-        round."""
+        """Fit a rank, or the next lower one that is numerically possible: no party's extremes may
+        end a round."""
         fit = self._maximum_likelihood if self.inference == "mle" else self._variational
         try:
             return fit(evidence, rank, start)
@@ -166,7 +166,7 @@ class ICOV:
         shared = self.noise == "shared"
         likelihood = icov_mle.Likelihood(evidence, kernel_of(self.kernel), rank, shared=shared)
         guess = icov_mle.closed_form(evidence, rank) if shared else _amid(evidence, rank)
-        # A smaller one would make Φ singular in the numbers at hand.
+        # A smaller one would make Φ singular to working precision.
         squares = (guess.V**2).sum(axis=1)
         floor = np.maximum(
             self.epsilon * evidence.least_noise, 1e-13 * (squares.sum() if shared else squares)
@@ -174,7 +174,7 @@ class ICOV:
         known = _known(evidence, rank, start) if self.kernel == "linear" else None
         if known is not None:
             guess = icov_mle.Parameters(known[0], 1.0, known[1])
-        # σ_u² carries the unit of the updates and V has none, so that no step depends on it.
+        # σ_u² has the unit of the updates and V has none, so that no step depends on it.
         unit = float(np.median(guess.own))
         guess = icov_mle.Parameters(guess.V / np.sqrt(unit), unit, guess.own)
         if known is None and self.optimizer == "sgd":
@@ -202,15 +202,15 @@ class ICOV:
 
 
 def _amid(evidence: Evidence, rank: int) -> icov_mle.Parameters:
-    """Return where to start with noise of each party's own: amid most parties. The closed form for
-    shared noise is about the plain mean, which one party can put anywhere."""
+    """Return where to start with noise per party: amid most parties. The closed form for shared
+    noise is about the plain mean, which one party can put anywhere."""
     model = icov_vb.Settings(rank, False, False, floor=0.0, tolerance=0.0, max_iterations=1)
     guess = icov_vb.first_guess(evidence, model)
     return icov_mle.Parameters(guess.mean, 1.0, guess.own)
 
 
 def _score(beliefs: Beliefs, rank: int) -> float:
-    """Return the free energy, or for maximum likelihood the BIC: how well a rank explains."""
+    """Return how well a rank explains: the free energy, or for maximum likelihood the BIC."""
     if beliefs.variance is not None:
         return beliefs.objective[-1]
     size = len(beliefs.parties)

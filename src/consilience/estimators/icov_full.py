@@ -3,23 +3,22 @@
 It alternates ŷ = XΦ⁻¹1 / 1ᵀΦ⁻¹1 (eq. icov:1) with Φ̂ = (X − ŷ1ᵀ)ᵀ(X − ŷ1ᵀ)/K (eq. phi), over many
 rounds averaging each pair over the rounds it met in (the remark).
 
-As it stands the iteration goes nowhere. Φ̂ is singular along the weights w that made ŷ, since
-(X − ŷ1ᵀ)w = ŷ − ŷ = 0, so Φ̂⁻¹ does not exist. Take a ridge that vanishes: with full participation
-and K ≥ J − 1 coordinates w is the only such direction, the next weights are w again, and *every*
-start is a fixed point. With fewer coordinates there are other such directions and the weights
-move, but only among those with Xw = ŷ. What makes Φ̂ regular therefore decides the answer. Here it
-is an inverse Wishart prior centred on T, the parties' own residual variances about a point amid
-most parties (`Block.central_weights`; about the plain mean one party could set them all), with a
-share γ of the say:
+Alone, the iteration does not move. Φ̂ is singular along the weights w that made ŷ, since (X − ŷ1ᵀ)w
+= ŷ − ŷ = 0, so Φ̂⁻¹ does not exist. With a vanishing ridge, full participation and K ≥ J − 1
+coordinates, w is the only such direction, the next weights are w again, and *every* start is a
+fixed point. With fewer coordinates there are other such directions and the weights move, but only
+among those with Xw = ŷ. So whatever makes Φ̂ regular decides the result. Here it is an inverse
+Wishart prior centred on T, the parties' residual variances about a point amid most parties
+(`Block.central_weights`; about the plain mean one party could set them all), with weight γ:
 
     Φ = (1 − γ) Φ̂ + γ T.
 
-Both steps maximise −log|Φ| − tr(Φ⁻¹[(1 − γ)Φ̂(y) + γT]), so it never falls. In its fixed points with
-full participation Φw = γTw ∝ 1: the weights are those of T, one over the residual variance, and Φ
-adds the correlations that go with them. With partial participation the sets of weights differ, Φ̂ is
-no longer singular along each of them, and what was learned in one round weighs in another; averages
-over pairs need not be positive definite, so in units of T eigenvalues below the prior's, γ, are
-raised to it, and the objective may then dip.
+Both steps maximise −log|Φ| − tr(Φ⁻¹[(1 − γ)Φ̂(y) + γT]), so it never falls. At its fixed points
+with full participation Φw = γTw ∝ 1: the weights are those of T, the inverse residual variances,
+and Φ adds the correlations that go with them. With partial participation the weights differ between
+rounds, Φ̂ is no longer singular along each of them, and what was learnt in one round matters in
+another. Averages over pairs need not be positive definite, so in units of T eigenvalues below the
+prior's, γ, are raised to it, and the objective may then dip.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class FullCovariance:
     follows = False
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return Φ and its weights. Sample counts are a claim and are not used."""
+        """Return Φ and its weights. Sample counts are mere claims, and not used."""
         return infer_from_meetings(evidence, self._iterate)
 
     def _iterate(self, evidence: Evidence) -> Beliefs:
@@ -89,7 +88,7 @@ class FullCovariance:
         """Return Φ given the truth: eq. (phi) with its remark, and the prior."""
         sample = pooled_products(evidence, [with_centre(w) for w in weights])
         phi: Matrix = (1 - self.shrinkage) * sample + self.shrinkage * prior
-        # Products of variances may overflow, those of their roots do not.
+        # Products of variances may overflow, those of standard deviations do not.
         scale = np.sqrt(np.diag(prior))
         unit = np.outer(scale, scale)
         values, vectors = np.linalg.eigh(phi / unit)
@@ -112,8 +111,8 @@ class FullCovariance:
 
 
 def _definite(phi: Matrix) -> Matrix:
-    """Return a covariance that can be inverted. Beside values far larger, rounding may leave one
-    that cannot: then all correlate a little less, or in the end not at all."""
+    """Return an invertible covariance. Beside far larger values, rounding may leave one that is
+    not: then all correlations are reduced a little, or in the end to zero."""
     alone = np.diag(np.diag(phi))
     for less in (0.0, 1e-9, 1e-6, 1e-3):
         some: Matrix = phi + less * (alone - phi)

@@ -1,4 +1,4 @@
-"""ICOV by maximum likelihood: the covariance of the parties' noise has few hidden directions.
+"""ICOV by maximum likelihood: the covariance of the parties' noise has few latent factors.
 
 The model (section ICOV of the paper): coordinate by coordinate x = y1 + δ, δ ~ N(0, Φ) with
 
@@ -11,14 +11,14 @@ What the maximum is. With a linear kernel, one σ² and all parties in every rou
 with C orthogonal to 1. The likelihood depends on b only through log 1ᵀΦ⁻¹1, which is largest at
 b = 0; then Φ1 ∝ 1 and the weights are **equal**: the maximum likelihood consensus is the plain
 mean, whatever the parties sent. Only differences between parties are observed, and a common bias
-cannot be told from the truth. It also has a closed form, from which the search starts: with l_d the
-eigenvalues of R about the plain mean, largest first, σ² = Σ_{d>D} l_d / (J − D), and the columns of
-V are the first D eigenvectors times sqrt(l_d − σ²). Partial participation, other kernels, noise of
-each party's own and a search that stops early all break this symmetry.
+cannot be told from the truth. The maximum has a closed form, from which the search starts: with l_d
+the eigenvalues of R about the plain mean, largest first, σ² = Σ_{d>D} l_d / (J − D), and the
+columns of V are the first D eigenvectors times sqrt(l_d − σ²). Partial participation, other
+kernels, noise per party and a search that stops early all break this symmetry.
 
 With a rank of J − 1 the likelihood is unbounded (σ² → 0), so the rank is at most J − 2. With noise
-of each party's own it is unbounded at any rank, as IVAR's is: as y → x_j, v_j and σ_j → 0. The
-search then often ends with a party at the floor, which takes the consensus.
+per party it is unbounded at any rank, as for IVAR: as y → x_j, v_j and σ_j → 0. The search then
+often ends with a party at the floor, which takes over the consensus.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Kernel:
     """A Mercer kernel: a function from V, (J, D), to k(V), (J, J), and its gradient.
 
     ``backward`` takes V, k(V) and dE/dk and returns dE/dV, for any function E of k(V). Without it
-    the gradient is found by differences, at 2JD evaluations of the kernel each.
+    the gradient is computed by differences, at 2JD evaluations of the kernel each.
 
     >>> import consilience as cs
     >>> linear = cs.Kernel(lambda v: v @ v.T, lambda v, k, slope: (slope + slope.T) @ v)
@@ -58,7 +58,7 @@ class Kernel:
     backward: Callable[[Matrix, Matrix, Matrix], Matrix] | None = None
 
     def of(self, V: Matrix) -> Matrix:
-        """Return k(V), or refuse what is no Mercer kernel."""
+        """Return k(V); raise if it is not a Mercer kernel."""
         k = np.array(self.value(V), float)  # a copy: the caller adds to it
         size = len(V)
         if k.shape != (size, size):
@@ -103,7 +103,7 @@ KERNELS = {
 
 
 def kernel_of(chosen: Any) -> Kernel:
-    """Return the kernel of a name, of a function or of itself; refuse what is no Mercer kernel."""
+    """Return a kernel given by name, as a function or as such; refuse what is no Mercer kernel."""
     if isinstance(chosen, str) and chosen in KERNELS:
         return KERNELS[chosen]
     kernel = chosen if isinstance(chosen, Kernel) else Kernel(chosen)
@@ -123,7 +123,7 @@ def kernel_of(chosen: Any) -> Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """V, σ_u² and σ² (one per party; all equal where the noise is shared)."""
+    """V, σ_u² and σ² (one per party; all equal if the noise is shared)."""
 
     V: Matrix  # (J, D)
     task_scale: float  # σ_u²
@@ -141,7 +141,7 @@ def gradients(
 ) -> tuple[float, Matrix, float, Vector]:
     """Return E_i of one round per coordinate, and its gradients in V, σ_u² and σ_j²: eq. (sgd).
 
-    ``products`` holds the mean of δδᵀ over coordinates for the y at hand. Since y maximises the
+    ``products`` is the mean of δδᵀ over coordinates for the current y. Since y maximises the
     likelihood given Φ, these are also the gradients with y profiled out.
     """
     k = kernel.of(parameters.V)
@@ -165,7 +165,7 @@ class Likelihood:
     shared: bool
 
     def unpack(self, vector: Vector) -> Parameters:
-        """Return the parameters a vector stands for."""
+        """Return the parameters of a vector."""
         size = len(self.evidence.parties)
         own = np.exp(vector[size * self.rank + 1 :])
         return Parameters(
@@ -175,7 +175,7 @@ class Likelihood:
         )
 
     def pack(self, parameters: Parameters) -> Vector:
-        """Return the vector that stands for the parameters."""
+        """Return the vector of the parameters."""
         own = parameters.own[:1] if self.shared else parameters.own
         return np.concatenate([parameters.V.ravel(), [np.log(parameters.task_scale)], np.log(own)])
 
@@ -208,16 +208,16 @@ def quasi_newton(
 ) -> tuple[Vector, list[float], bool]:
     """Climb by L-BFGS; the likelihood never falls from iteration to iteration. ``floor`` is the
     least variance of each party."""
-    from scipy.optimize import minimize  # here, since it takes longer to import than all the rest
+    from scipy.optimize import minimize  # here, as its import takes longer than all others
 
     features = len(likelihood.evidence.parties) * likelihood.rank
-    # Far above what the parties differ by a variance explains nothing, and a wild step overflows.
+    # A variance far above the parties' differences explains nothing, and a wild step overflows.
     least = np.log(np.append(floor.min(), floor[: start.size - features - 1]))
     most = np.maximum(np.log(1e6 * typical_noise(likelihood.evidence)), least)
     start = np.append(start[:features], np.clip(start[features:], least, most))
     bounds: list[Any] = [(None, None)] * features + list(zip(least, most, strict=True))
     if likelihood.kernel is KERNELS["linear"]:
-        bounds[features] = (start[features], start[features])  # σ_u² is redundant: V carries it
+        bounds[features] = (start[features], start[features])  # σ_u² is redundant: V includes it
     objective = [likelihood.total(start)[0]]
     unit = 1.0 / sum(block.count for block in likelihood.evidence.blocks)
 
@@ -243,12 +243,12 @@ def quasi_newton(
 def stochastic_gradient(
     likelihood: Likelihood, start: Vector, *, floor: Vector, rate: float, steps: int, seed: int
 ) -> tuple[Vector, list[float], bool]:
-    """Climb as the paper does: a step up eq. (sgd) for one round at a time, drawn by its size.
+    """Climb as the paper does: a step along eq. (sgd) for one round at a time, drawn by its size.
 
-    In log σ², so that it stays positive, and with a rate that falls as 1/(1 + t/100). Rounds with
-    the same parties are one block of the evidence and one step; with full participation that is
-    all of it, and this is plain gradient ascent. It has converged where the log-likelihood per
-    coordinate of all rounds is flat: no slope above `FLAT`.
+    The steps are in log σ², so that it stays positive, with a rate that decreases as 1/(1 + t/100).
+    Rounds with the same parties are one block of the evidence and one step; with full participation
+    that is all of it, and this is plain gradient ascent. It has converged when the log-likelihood
+    per coordinate of all rounds is flat: no slope above `FLAT`.
     """
     random = np.random.default_rng(seed)
     counts = np.array([block.count for block in likelihood.evidence.blocks])
@@ -280,7 +280,7 @@ def closed_form(evidence: Evidence, rank: int) -> Parameters:
 def beliefs_of(
     likelihood: Likelihood, vector: Vector, objective: list[float], converged: bool
 ) -> Beliefs:
-    """Return what the parameters found mean for the parties."""
+    """Return the beliefs that follow from the parameters."""
     parameters = likelihood.unpack(vector)
     phi = parameters.covariance(likelihood.kernel)
     latent = None

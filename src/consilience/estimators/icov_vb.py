@@ -1,15 +1,15 @@
-"""ICOV by variational Bayes: parties err together along a few hidden directions.
+"""ICOV by variational Bayes: parties err together along a few latent factors.
 
 The model (eq. latent_bias with the priors of the VB section), for each coordinate of each round:
 
     x_j = y + uᵀv_j + noise,      noise ~ N(0, σ_j²)  (or one σ² for all: the paper's text)
     y ~ N(centre, σ_y²),   u ~ N(0, σ_u² I),   v_j ~ N(0, σ_v² I).
 
-The posterior is approximated by q(y) q(u) q(v), or by q(y, u) q(v), all Gaussian. A coordinate of a
-round is a task of its own, so the covariance of (y, u) is shared by all coordinates of rounds
+The posterior is approximated by q(y) q(u) q(v), or by q(y, u) q(v), all Gaussian. Each coordinate
+of a round is a separate task, so the covariance of (y, u) is shared by all coordinates of rounds
 with the same parties, and its mean is linear in the updates: ȳ is a combination of the parties and
-the centre whose weights sum to one, ū one whose weights sum to zero. All second moments then come
-from the J×J evidence.
+the centre with weights that sum to one, ū one with weights that sum to zero. All second moments
+then follow from the J×J evidence.
 
 Where this differs from the paper:
 
@@ -22,18 +22,18 @@ What is returned? Algorithm 2 iterates the equations in its line 3 and returns l
     y = 1ᵀΣ⁻¹x / 1ᵀΣ⁻¹1    with Σ = σ_u² V̄V̄ᵀ + diag(σ²):
 
 generalised least squares with the inferred Σ, weights that sum to one. That is ``estimate="gls"``.
-It is not the posterior mean ȳ of the equations, which the prior draws to the centre: where the
-updates are mostly noise ȳ is close to zero, and a gradient step that long goes nowhere. ȳ has the
-least expected error if the truth does come from the prior: ``estimate="posterior-mean"``.
+It is not the posterior mean ȳ of the equations, which the prior shrinks to the centre: if the
+updates are mostly noise ȳ is close to zero, and gradient steps are too short. ȳ has the least
+expected error if the truth does come from the prior: ``estimate="posterior-mean"``.
 
-Factorised or joint? What the parties share can be the truth or a common bias, so a posteriori y
-and u are strongly correlated. Factorising denies that, and pays for it: on data drawn from the
-model it understates the noise of parties that err the same way, by a fifth and more, and its
-intervals with it, where the joint posterior, exact given V, finds it and covers
-(tests/estimators/test_recovery.py). But the joint posterior believes the model: where adversaries
-send vectors with nothing of the truth in them, the likeliest story is that *they* are right about a
-truth near the centre and the honest share a bias. The factorised posterior, drawn to directions
-that cancel in the weighted mean, stays with the honest. So the paper's is the default, and the
+Factorised or joint? What the parties share can be the truth or a common bias, so a posteriori y and
+u are strongly correlated. The factorised posterior ignores that: on data drawn from the model it
+understates the noise of parties that err the same way by a fifth and more, and so do its intervals,
+while the joint posterior, exact given V, has the right noise and coverage
+(tests/estimators/test_recovery.py). But the joint posterior trusts the model: if adversaries send
+vectors with nothing of the truth in them, the likeliest explanation is that *they* are right about
+a truth near the centre and the honest share a bias. The factorised posterior prefers directions
+that cancel in the weighted mean, and stays with the honest. So the paper's is the default, and the
 joint one is for sources that all mean well.
 """
 
@@ -60,7 +60,7 @@ class Settings:
     rank: int
     shared: bool  # one σ² for all parties
     joint: bool  # q(y, u), or the paper's q(y) q(u)
-    floor: float  # the least any variance may be
+    floor: float  # the least variance
     tolerance: float  # of the consensus, as a fraction of the typical distance between parties
     max_iterations: int
     accelerate: bool = True
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class PartyBeliefs:
-    """What all rounds share: q(v_j) = N(v̄_j, Ψ_j) and the hyperparameters."""
+    """What all rounds have in common: q(v_j) = N(v̄_j, Ψ_j) and the hyperparameters."""
 
     mean: Matrix  # v̄, (J, D)
     spread: Cube  # Ψ, (J, D, D)
@@ -94,7 +94,7 @@ class PartyBeliefs:
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """What is known of the coordinates of one block: q(y, u), through linear maps."""
+    """What is known about the coordinates of one block: q(y, u), as linear maps."""
 
     weights: Vector  # of ȳ, over the parties and the centre: they sum to one
     covariance: Matrix  # of (y, u), (1+D, 1+D); the paper's λ and Φ_i on its diagonal
@@ -115,7 +115,7 @@ class Tasks:
 
 
 def infer_vb(evidence: Evidence, model: Settings, start: PartyBeliefs | None = None) -> Beliefs:
-    """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) until the consensus rests."""
+    """Iterate eqs. (latent-vb-truth-var) to (latent-vb-error-param2) to a stable consensus."""
 
     def step(state: PartyBeliefs) -> Step[PartyBeliefs]:
         tasks = infer_all_tasks(evidence, state, model)
@@ -194,7 +194,7 @@ def infer_tasks(block: Block, state: PartyBeliefs, members: Positions, *, joint:
     joint_precision[np.diag_indices(rank + 1)] += diagonal
     covariance, log_determinant = inverse(joint_precision)
     # The means, as weights over the parties and the centre. The centre's follow from
-    # C LᵀP1 = e₀ − C e₀/σ_y², free of the cancellation in one minus a sum of weights.
+    # C LᵀP1 = e₀ − C e₀/σ_y², without the cancellation in one minus a sum of weights.
     maps = np.empty((rank + 1, count + 1))
     maps[:, :-1] = covariance @ scaled.T
     maps[:, -1] = covariance[:, 0] / state.prior
@@ -228,8 +228,8 @@ def infer_parties(evidence: Evidence, tasks: list[Tasks], state: PartyBeliefs) -
 def expected_errors(evidence: Evidence, tasks: list[Tasks], state: PartyBeliefs) -> Vector:
     """Return the mean of E[(x_j − y − uᵀv_j)²], eq. (latent-vb-error-param2) per party.
 
-    A sum of squares: that of the mean residual x_j − ȳ − ūᵀv̄_j, what q(y, u) adds and what q(v_j)
-    does. Multiplied out, as in the paper, near copies make it negative by rounding.
+    A sum of squares: that of the mean residual x_j − ȳ − ūᵀv̄_j, plus the parts of q(y, u) and of
+    q(v_j). Multiplied out, as in the paper, rounding makes it negative for near copies.
     """
     found = []
     for members, task in zip(evidence.members, tasks, strict=True):
@@ -256,7 +256,7 @@ def fit_scales(
         total += block.count
         truth += block.count * task.truth_moment
         features += block.count * float(np.trace(task.feature_moment))
-    # With no hidden direction their scales have no meaning and any positive number does.
+    # Without latent factors their scales have no meaning, and any positive number will do.
     task_scale = features / (model.rank * total) if model.rank else 1.0
     party_scale = state.moment / state.mean.size if model.rank else 1.0
     return replace(
@@ -289,10 +289,10 @@ def free_energy(
 
 
 def first_guess(evidence: Evidence, model: Settings) -> PartyBeliefs:
-    """Start from the same model without hidden directions, then take them from its residuals."""
+    """Start from the model without latent factors, then take these from its residuals."""
     own, prior, values, vectors = standardised_residuals(evidence, shared=model.shared)
     scale = np.sqrt(own)
-    # The largest eigenvalues in excess of one, the noise of the standardised residuals.
+    # The largest eigenvalues, less one for the noise of the standardised residuals.
     excess = np.sqrt(np.maximum(values[: model.rank] - 1.0, 0.01))
     mean = scale[:, None] * vectors[:, : model.rank] * excess
     left = np.maximum(own - (mean**2).sum(axis=1), 0.1 * own)
@@ -312,9 +312,9 @@ def first_guess(evidence: Evidence, model: Settings) -> PartyBeliefs:
 def standardised_residuals(
     evidence: Evidence, *, shared: bool
 ) -> tuple[Vector, float, Vector, Matrix]:
-    """Return σ_j² and σ_y² of the model without hidden directions, and the eigenvalues (largest
-    first) and vectors of its residual products in units of σ_j: none exceeds one but by chance if
-    parties err independently."""
+    """Return σ_j² and σ_y² of the model without latent factors, and the eigenvalues (largest first)
+    and vectors of its residual products in units of σ_j. If parties err independently, only chance
+    makes one exceed one."""
     if shared:
         weights = [with_centre(block.central_weights) for block in evidence.blocks]
     else:
@@ -338,7 +338,7 @@ def stands_out(beliefs: Beliefs) -> bool:
     """Tell whether updates vary more, in some direction, than the beliefs explain.
 
     In units of the fitted covariance of x about the centre, the eigenvalues of its sample stay
-    below the edge of Marchenko and Pastur, (1 + sqrt(J/n))², but for what the model lacks.
+    below the Marchenko–Pastur edge, (1 + sqrt(J/n))², unless the model lacks something.
     """
     latent = beliefs.latent
     assert latent is not None
@@ -351,7 +351,7 @@ def stands_out(beliefs: Beliefs) -> bool:
 
 
 def _pack(state: PartyBeliefs) -> Vector:
-    # In units of the parties' own noise, so that extrapolation does not depend on the updates'.
+    # In units of the parties' noise, so that extrapolation does not depend on the updates' unit.
     mean = state.mean / np.sqrt(state.own)[:, None]
     scales = np.log([state.prior, state.task_scale, state.party_scale])
     return np.concatenate([mean.ravel(), np.log(state.own), scales])
@@ -359,6 +359,6 @@ def _pack(state: PartyBeliefs) -> Vector:
 
 def _unpack(packed: Vector, like: PartyBeliefs) -> PartyBeliefs:
     mean = packed[: like.mean.size].reshape(like.mean.shape)
-    # Bounded, so that a wild extrapolation is merely bad and not an overflow.
+    # Bounded, so that a wild extrapolation is merely bad, and does not overflow.
     own, scales = np.split(np.exp(np.clip(packed[like.mean.size :], -600, 600)), [like.own.size])
     return PartyBeliefs(mean * np.sqrt(own)[:, None], like.spread, own, *map(float, scales))

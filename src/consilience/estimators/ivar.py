@@ -6,21 +6,21 @@ The model (Assumption 2 with a diagonal Φ): in round i, coordinate by coordinat
 
 *Maximum likelihood* (Algorithm 1) alternates between the truth given the noise levels,
 eq. (inverseVariance), and the noise levels given the truth, eq. (mle_sigma). Its likelihood is
-unbounded: as y → x_j, σ_j → 0. The floor ε keeps it finite, not wise: two parties that send the
-same vector are believed outright.
+unbounded: as y → x_j, σ_j → 0. The floor ε only keeps it finite: two parties that send the same
+vector are trusted completely.
 
 *Variational Bayes* puts a prior y_i ~ N(centre, τ²) on the truth and integrates it out, eqs.
-(ind-vb-*). The prior acts as one more witness, standing at the centre with noise τ: that is why
-the centre is a point of the evidence like the parties.
+(ind-vb-*). The prior acts as one more party, at the centre and with noise τ: that is why the centre
+is a point of the evidence like the parties.
 
-What is returned? Algorithm 1 returns the normalised mean of eq. (inverseVariance). Of variational
-Bayes the paper says that it "aggregates using the posterior mean ȳ", which the prior draws to the
-centre: where updates are mostly noise it is close to zero. That has the least expected error if
-the truth comes from the prior. A gradient step wants the direction at its full length:
+What is returned? Algorithm 1 returns the normalised mean of eq. (inverseVariance). About
+variational Bayes the paper says that it "aggregates using the posterior mean ȳ", which the prior
+shrinks to the centre: if updates are mostly noise it is close to zero. That has the least expected
+error if the truth comes from the prior. But a gradient step needs its full length:
 ``estimate="gls"`` returns eq. (inverseVariance) with the inferred σ_j², weights that sum to one.
 
 With two parties only the sum of the noise levels is observable, and maximum likelihood starts, and
-stays, at equal weights; variational Bayes has the centre as a third witness and tells them apart by
+stays, at equal weights; variational Bayes has the centre as a third point, and tells them apart by
 their distance from it. With three, maximum likelihood converges slowly (its map has slope one).
 """
 
@@ -41,7 +41,7 @@ from consilience.evidence import Evidence, residuals
 Estimate = Literal["gls", "posterior-mean"]
 
 LOG_2PI = float(np.log(2 * np.pi))
-LEAST = float(np.finfo(float).tiny)  # the precision of a smaller variance is no number
+LEAST = float(np.finfo(float).tiny)  # the inverse of a smaller variance overflows
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class IVAR:
         check_posterior(self.inference, self.estimate, self.prior_variance)
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return noise levels and weights. Sample counts are a claim and are not used."""
+        """Return noise levels and weights. Sample counts are mere claims, and not used."""
         vb = self.inference == "vb"
         iterate = self._variational if vb else self._maximum_likelihood
 
@@ -161,7 +161,7 @@ class IVAR:
 
 
 def check_posterior(inference: str, estimate: str | None, prior_variance: float | None) -> None:
-    """Refuse what only variational Bayes has, and values that have no meaning."""
+    """Refuse options that only variational Bayes has, and meaningless values."""
     if estimate not in (None, "gls", "posterior-mean"):
         raise ConsilienceError(f"estimate is 'gls' or 'posterior-mean', found {estimate!r}")
     if prior_variance is not None and not 0 < prior_variance < np.inf:
@@ -193,7 +193,7 @@ def mean_errors(evidence: Evidence, errors: tuple[Vector, ...] | list[Vector]) -
 def log_likelihood(
     evidence: Evidence, errors: tuple[Vector, ...] | list[Vector], variance: Vector
 ) -> float:
-    """Return log p(X | y, σ²), or its expectation where the errors are expected ones."""
+    """Return log p(X | y, σ²), or its expectation if the errors are expected ones."""
     total = evidence.counts @ (
         LOG_2PI + np.log(variance) + mean_errors(evidence, errors) / variance
     )
@@ -201,9 +201,9 @@ def log_likelihood(
 
 
 def initial_noise(evidence: Evidence, start: Known | None) -> Vector:
-    """Return σ_j² to start from: equal ones for a first round, else what is known of a party.
+    """Return σ_j² to start from: equal for a first round, else what is known about a party.
 
-    A newcomer starts like the median of the known.
+    A newcomer starts at the median of the known.
     """
     if start is not None and start.latent is not None:
         known = dict(zip(start.parties, start.latent.own, strict=True))
@@ -215,7 +215,7 @@ def initial_noise(evidence: Evidence, start: Known | None) -> Vector:
 
 
 def typical_noise(evidence: Evidence) -> float:
-    """Return the mean squared residual from the plain mean: the noise if all had the same."""
+    """Return the mean squared residual from the plain mean: the noise if it is equal for all."""
     errors = [residuals(b.distances[:-1, :-1], uniform(len(b.parties))) for b in evidence.blocks]
     return float(np.mean(mean_errors(evidence, errors)))
 

@@ -1,8 +1,8 @@
-"""Who stands out of a round, and why: one judge for every method.
+"""Who stands out in a round, and why: the same judge for all methods.
 
-Methods weigh parties in their own ways, and most of them accuse nobody. What distances tell of
-noise, of parties that move together and of length is the same whatever the method: `Pairwise` reads
-it. So every method gives the same reasons, and only weights differ.
+Methods weigh parties in different ways, and most of them accuse nobody. But what the distances tell
+about noise, length and parties that move together does not depend on the method. `Pairwise` reads
+it, so all methods give the same reasons, and only the weights differ.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from consilience.evidence import Evidence, Layers
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What the evidence says of each party, read when first asked for: it may take as long as the
-    method did. An estimator that gives reasons itself is believed."""
+    """What the evidence says about each party. It is computed when first needed, as it may take as
+    long as the method. If an estimator gives reasons itself, these are used."""
 
     evidence: Evidence  # with what was remembered
     given: Given = NOTHING
-    told: Beliefs | None = None  # by the method in use
+    told: Beliefs | None = None  # the beliefs of the method in use
     layers: Layers | None = None  # the round's distances, tensor by tensor
 
     @cached_property
@@ -32,7 +32,7 @@ class Judgement:
         if self.told is not None and self.told.reasons is not None:
             return self.told
         found = Pairwise().infer(self.evidence, self.given)
-        # Only pairwise clips; of another method's weights this would be false.
+        # Only pairwise clips; it would not be true of another method's weights.
         said = {p: why.removesuffix(": clipped") for p, why in (found.reasons or {}).items()}
         return replace(found, reasons=said)
 
@@ -43,12 +43,12 @@ class Judgement:
 
     @property
     def camps(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of parties each of which may be right, where distances cannot tell."""
+        """Sets of parties of which either may be right, as the distances cannot tell."""
         return self._read.camps
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why each party stands out that does, and in which tensors if that is not everywhere."""
+        """Why parties stand out, and in which tensors if not in all."""
         return self._reasons
 
     @cached_property
@@ -60,6 +60,6 @@ class Judgement:
 
     @property
     def compared(self) -> int:
-        """How many parties were compared with somebody."""
+        """How many parties were compared with others."""
         met = (block.parties for block in self.evidence.blocks if len(block.parties) > 1)
         return len({party for parties in met for party in parties})

@@ -1,7 +1,7 @@
-"""Where in an update a party's difference sits: in which tensors, for people.
+"""In which tensors a party differs from the others, for people.
 
-For one tensor the distances between the parties say the same as for all of them: with
-D_jl = s_j + s_l, half of a typical party's distances are s_j + s, s the typical level.
+The distances in one tensor are read like those in all: with D_jl = s_j + s_l, half of a typical
+party's distances are s_j + s, where s is the typical level.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from consilience.arrays import Vector
 from consilience.evidence import Block, Layers
 from consilience.text import shown
 
-_FAR = 2.0  # times the typical level: who is less so is named for nothing that sits in places
+_FAR = 2.0  # times the typical level, below which the tensors of a party are not looked at
 _REMARKABLE = 3.0  # times typical, as for a party's noise
-_ELSEWHERE = 0.5  # of the largest: what is less is elsewhere
+_ELSEWHERE = 0.5  # share of the largest, below which a tensor is not named
 _NAMED = 3  # tensors, before the rest are counted
 _CHANCE = 3.0  # standard deviations
-_TINY = 1e-300  # in place of a zero to divide by
+_TINY = 1e-300  # instead of zero as a divisor
 
 
 def stands_out(block: Block) -> bool:
-    """Tell whether any party is far enough from the others to ask where."""
+    """Tell whether any party is far enough from the others to look at single tensors."""
     return bool(2 * block.typical_distances.max() >= (1 + _FAR) * block.typical)
 
 
 def where(layers: Layers | None, party: str) -> str | None:
-    """Return in words in which tensors a party's noise is, if it is not everywhere alike."""
+    """Return in words in which tensors a party's noise is, unless it is alike in all."""
     if layers is None or party not in layers.parties or len(layers.parties) < 3:
         return None
     level, typical = _levels(layers, layers.parties.index(party))
     times = _ratio(level, typical)
-    least = times / (1 + _CHANCE * np.sqrt(2 / layers.counts))  # the rest may be chance
+    least = times / (1 + _CHANCE * np.sqrt(2 / layers.counts))  # a smaller excess may be chance
     there = least >= max(_REMARKABLE, _ELSEWHERE * float(least.max()))
     rest = np.where(there, 0.0, layers.sizes)
     elsewhere = float(_ratio(rest @ level, rest @ typical))
@@ -54,6 +54,6 @@ def _levels(layers: Layers, party: int) -> tuple[Vector, Vector]:
 
 
 def _ratio(level: Vector, typical: Vector) -> Vector:
-    """Return lengths, over the typical ones."""
+    """Return lengths relative to the typical ones."""
     found: Vector = np.sqrt(level) / np.sqrt(np.maximum(typical, _TINY))  # a ratio may overflow
     return found

@@ -1,19 +1,19 @@
 """Noise levels from distances: s_j + s_l = D_jl for as many pairs of parties as possible.
 
-The sum Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met is minimised by reweighted least squares:
-a root rather than an absolute value, lest a few close pairs outweigh many that fit. Relative to the
-*predicted* distance, so that a pair closer than expected costs at most one. A pair counts as often
-as it met: the sum is then one over rounds, in which whoever takes a new name every round has no
-more pairs than whoever stays.
+The sum Σ |1 − D_jl/(s_j + s_l)|^½ over the pairs that met is minimised by reweighted least squares.
+It has a root, not an absolute value, or a few close pairs would outweigh many that fit. It is
+relative to the *predicted* distance, so that a pair closer than expected costs at most one. A pair
+counts as often as it met: whoever takes a new name every round then has no more pairs than whoever
+stays.
 
-The sum has more than one minimum, and adversaries aim for the wrong one. Half a party's median
-distance is a good start where most of its peers are quiet, half its lower quartile where most are
-far, and a gradual one where a group is as far from itself as from the others; the lowest end is
-taken. Where nearly all pairs fit, there is only one. A camp of parties that are near each other can
-be the quiet ones, or in league: a start takes it for the quiet ones, so that both can be compared.
+The sum has several minima, and adversaries aim for the wrong one. Half a party's median distance is
+a good start if most of its peers are quiet, half its lower quartile if most are far, and a gradual
+one if the members of a group are as far from each other as from the others. The lowest end is
+taken; if nearly all pairs fit, there is only one. A camp of parties near each other may be the
+quiet ones, or in league: one start assumes they are the quiet ones, so that both can be compared.
 
-How well the pairs fit says how far levels can be believed: the slack ρ. What the levels leave of
-the distances is covariance.
+How well the pairs fit tells how far levels can be trusted: the slack ρ. What the levels do not
+explain of the distances is covariance.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from consilience.passes import loops
 
 Starts = tuple[tuple[float, float], ...]
 
-# Guards against rounding: no choice of method.
-_SAME = 1e-8  # of the typical distance: closer are copies, whatever their noise
-_WORTH_TELLING = 1e-2  # of the smallest noise worth telling from none: levels stay positive
-_PULL = 1e-6  # towards the start, at least, for parties the pairs leave undetermined
-_SAME_END = 5e-3  # relative: levels that differ by less are the same
-_STEPS = 20  # from the covariance that the pairs ask for to independence
-_TIE = 1e-9  # of a sum of what pairs count: what rounding may leave between two halves
-_JITTER = 1e-6  # of the variances: what a covariance may lack to a positive definite one
+# Guards against rounding, not parameters of the method.
+_SAME = 1e-8  # of the typical distance: closer parties are copies
+_WORTH_TELLING = 1e-2  # of the smallest noise that can be told from none: keeps levels positive
+_PULL = 1e-6  # the least pull towards the start, for parties that the pairs leave undetermined
+_SAME_END = 5e-3  # relative difference of levels that count as equal
+_STEPS = 20  # from the covariance that the pairs suggest to independence
+_TIE = 1e-9  # share within which two halves count as a tie, for rounding
+_JITTER = 1e-6  # of the variances: what a covariance may lack to be positive definite
 
 
 class Descent(NamedTuple):
-    """How a fit goes on from its start: fields of `Pairwise`, which has the reasons."""
+    """How a fit proceeds: fields of `Pairwise`, which gives the reasons."""
 
     exact: float
     hardening: float
@@ -59,14 +59,14 @@ def fit_levels(
 ) -> End:
     """Return the lowest end of all starts.
 
-    A start is the quantile of a party's distances that its level starts at half of, and the misfit
-    that counts as none to begin with. ``met`` is how often each two met, relative to those who
-    did most; ``smallest`` the least noise worth telling from none.
+    A start is a quantile and a misfit: levels start at half that quantile of a party's distances,
+    and smaller misfits count as zero at first. ``met`` is how often each two met, relative to the
+    most frequent pair; ``smallest`` is the least noise that can be told from none.
     """
     met = np.ascontiguousarray(met, float)
     quantiles = {0.5: _of_peers(distances, met, 0.5)}
     least = _least(quantiles[0.5], smallest)
-    lowest = float(np.sqrt(descent.exact) * met.sum())  # the objective, if all pairs fit
+    lowest = float(np.sqrt(descent.exact) * met.sum())  # the objective if all pairs fit
     found: list[End] = []
     for share, bar in starts:
         if share not in quantiles:
@@ -83,13 +83,13 @@ def fit_levels(
 def fit_camp(
     distances: Matrix, met: Matrix, smallest: float, camp: Positions, descent: Descent
 ) -> End:
-    """Return where the fit ends that starts from a camp of quiet parties: all of the distance
-    between them and the others is then the others'."""
+    """Return the end of the fit that starts with a camp as the quiet parties: all of the distance
+    between them and the others is then the noise of the others."""
     met = np.ascontiguousarray(met, float)
     there = np.zeros(len(met), bool)
     there[camp] = True
     near = met * there
-    none = ~near.any(axis=1)  # of the camp were met by these: all their peers stand for it
+    none = ~near.any(axis=1)  # met nobody of the camp: all their peers stand for it
     near[none] = met[none]
     from_camp = _of_peers(distances, near, 0.5)
     quiet = 0.5 * float(np.median(from_camp[camp]))
@@ -99,12 +99,12 @@ def fit_camp(
 
 
 def _least(typical: Vector, smallest: float) -> float:
-    """Return the least that a level may be, given the parties' typical distances."""
+    """Return the least possible level, given the parties' typical distances."""
     return max(_SAME * float(np.median(typical)), _WORTH_TELLING * smallest)
 
 
 class End(NamedTuple):
-    """Where a start led to."""
+    """The end of a fit."""
 
     levels: Vector
     objective: float
@@ -119,13 +119,13 @@ def _descend(
     descent: Descent,
     found: list[End],
 ) -> End:
-    """Return where a fit from this start ends, at infinity once it is where another one ended.
+    """Return where a fit from this start ends; at infinity if it meets the end of another.
 
-    A misfit below the bar counts as none; the bar sinks to what really is none. A pair of predicted
-    distance p weighs V = max(|1 − D/p|, bar)^(−3/2)/p², and the equations of an iteration are
-    Σ_l V_jl (s_j + s_l) = Σ_l V_jl D_jl. Where parties are many, conjugate gradients solve them:
-    with the diagonal divided out nearly all eigenvalues are near one, and a few steps do. Where
-    they do not, as where a level is hardly determined, Cholesky's decomposition does.
+    Misfits below the bar count as zero; the bar sinks to its final value. A pair with predicted
+    distance p has the weight V = max(|1 − D/p|, bar)^(−3/2)/p², and the equations of an iteration
+    are Σ_l V_jl (s_j + s_l) = Σ_l V_jl D_jl. With many parties they are solved by conjugate
+    gradients: scaled by the diagonal nearly all eigenvalues are near one, and a few steps are
+    enough. If they are not, as when a level is hardly determined, a Cholesky decomposition is used.
     """
     levels, others = np.empty_like(start), np.array([end.levels for end in found])
     how = bar, *descent[:4], max(descent.pull, _PULL), least, _SAME_END
@@ -134,17 +134,17 @@ def _descend(
 
 
 def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
-    """Return a (lower) quantile of each row over the peers that were met, as often as they were."""
+    """Return a (lower) quantile of each row over the peers, weighted by how often they were met."""
     there = met > 0
     values = np.where(there, values, np.inf)
-    if (met == there).all():  # as often as each other: no need to sort
+    if (met == there).all():  # all equally often: no need to sort
         place = (share * (there.sum(axis=1) - 1)).astype(np.intp)
         ordered = np.partition(values, np.unique(place), axis=1)
     else:
         order = np.argsort(values, axis=1, kind="stable")
         ordered = np.take_along_axis(values, order, axis=1)
         below = np.cumsum(np.take_along_axis(met, order, axis=1), axis=1)
-        one = below[:, -1] / there.sum(axis=1)  # what a typical peer counts
+        one = below[:, -1] / there.sum(axis=1)  # weight of a typical peer
         place = np.argmax(below > (1 + _TIE) * share * (below[:, -1] - one)[:, None], axis=1)
     quantile: Vector = ordered[np.arange(len(values)), place]
     return quantile
@@ -153,11 +153,11 @@ def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
 def slack_of(
     distances: Matrix, levels: Vector, counts: Matrix, fitting: float, most_slack: float
 ) -> float:
-    """Return ρ: the root of how many times worse than by chance most of the pairs fit.
+    """Return ρ: the root of how many times worse than by chance most pairs fit.
 
-    Of independent noise in n coordinates, D_jl/(s_j + s_l) has the standard deviation √(2/n).
-    ``fitting`` of the pairs, more than half: adversaries can make their own pairs fit to make the
-    honest look as if they did, and erring on the side of slack costs efficiency alone.
+    With independent noise in n coordinates, D_jl/(s_j + s_l) has the standard deviation √(2/n).
+    ``fitting`` is the share of pairs considered, more than half: adversaries can make their own
+    pairs fit, as if the honest ones did. Too much slack only costs efficiency.
     """
     seen, misfit = _pairs(counts), 1 - _pairs(distances) / _pairs(levels[:, None] + levels)
     met = seen > 0
@@ -173,14 +173,13 @@ def slack_of(
 
 
 def _pairs(matrix: Matrix) -> Vector:
-    """Return what a symmetric matrix says of each two."""
+    """Return the entries of a symmetric matrix, one for each pair."""
     return np.concatenate([row[j + 1 :] for j, row in enumerate(matrix)])
 
 
 def _quantile(values: Vector, counts: Vector, share: float) -> float:
-    """Return a quantile in which a value counts as often as it was seen, interpolated between
-    neighbours."""
-    if (counts == counts[0]).all():  # no need to sort
+    """Return a weighted quantile, interpolated between neighbours."""
+    if (counts == counts[0]).all():  # equal weights: no need to sort
         place = share * (len(values) - 1)
         low = int(place)
         high = min(low + 1, len(values) - 1)
@@ -193,12 +192,12 @@ def _quantile(values: Vector, counts: Vector, share: float) -> float:
 
 
 def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:
-    """Return Φ_jl = (s_j + s_l − D_jl)/2, drawn towards independence until it is a covariance.
+    """Return Φ_jl = (s_j + s_l − D_jl)/2, shrunk towards independence until it is a covariance.
 
-    As far as it takes, in steps of a twentieth: to find the nearest covariance would cost more than
-    all the rest. Whatever is drawn further than a covariance is one, so a bisection finds the step.
+    As little as necessary, in steps of a twentieth: the nearest covariance would cost more than all
+    the rest. After a valid step all further ones are valid, so a bisection finds the first.
     """
-    from scipy.linalg.lapack import dpotrf  # here, since it takes longer to import than the rest
+    from scipy.linalg.lapack import dpotrf  # here, as its import takes longer than all others
 
     bound = np.sqrt(levels)
     bound = bound[:, None] * bound  # products of levels may overflow
@@ -214,7 +213,7 @@ def covariance_of(distances: Matrix, counts: Matrix, levels: Vector) -> Matrix:
         np.fill_diagonal(drawn, (1 + _JITTER) * levels)
         return bool(dpotrf(drawn.T, lower=True, clean=False, overwrite_a=True)[1] == 0)
 
-    # The first step often is enough, and each takes a decomposition: larger and larger ones first.
+    # The first steps are often enough, and each costs a decomposition: so try growing steps first.
     low, high = -1, 0
     while high < _STEPS and not possible(high):
         low, high = high, min(2 * high + 1, _STEPS)

@@ -1,9 +1,9 @@
-"""The updates' own distribution, with the truth and the hidden directions integrated out.
+"""The distribution of the updates, with the truth and the latent factors integrated out.
 
 A coordinate of the updates about the centre is x ~ N(0, Σ) with Σ = σ_y² 11ᵀ + VVᵀ + diag(σ²).
-A centre far from parties that nearly agree makes σ_y² larger than σ_j² by more digits than a number
-has, and Σ singular to working precision. In units of the own noise, s = σ_j, it is s(I + LLᵀ)s with
-L = s⁻¹[σ_y1, V]; the singular values of L then give all that is asked for without cancellation.
+If the centre is far from parties that nearly agree, σ_y² exceeds σ_j² by more digits than a float
+has, and Σ is singular to working precision. In units of the own noise, s = σ_j, it is s(I + LLᵀ)s
+with L = s⁻¹[σ_y1, V]; the singular values of L then give everything without cancellation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Marginal:
         return applied
 
     def whitened(self, block: Block) -> Matrix:
-        """Return the mean of zzᵀ for z = Σ^(−½)(x − centre), up to a rotation of z: about the
+        """Return the mean of zzᵀ for z = Σ^(−½)(x − centre), up to a rotation of z: close to the
         identity if the parameters explain the updates."""
         maps = np.empty((self.scale.size, self.scale.size + 1))
         maps[:, :-1] = self.left.T / self.scale

@@ -21,9 +21,9 @@ class GeometricMedian:
     """The point with the least mean distance from the updates of its round.
 
     ``smoothing`` is ν, and ``tolerance`` the step at which the iteration stops, both as a fraction
-    of the median distance between parties, which fewer than half of the parties cannot set. Sample
-    counts are shares of the say: whoever claims half of all samples is the median, so pass only
-    counts that are verified.
+    of the median distance between parties, which a minority of the parties cannot set. Sample
+    counts are shares of the weight: whoever claims half of all samples is the median, so pass only
+    verified counts.
 
     >>> import numpy as np
     >>> import consilience as cs
@@ -79,6 +79,6 @@ def _normalised(pull: Vector) -> Vector:
 
 
 def _smoothed(length: Vector, least: float) -> Vector:
-    """Return the norm, with its tip rounded off below ``least``: what the iteration descends."""
+    """Return the norm, smoothed below ``least``: the iteration decreases its sum."""
     rounded: Vector = np.where(length > least, length, length**2 / (2 * least) + least / 2)
     return rounded

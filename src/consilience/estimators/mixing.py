@@ -1,8 +1,8 @@
-"""Updates made alike before a method sees them: mixed with their neighbours, or clipped.
+"""Updates prepared before a method sees them: mixed with their neighbours, or clipped.
 
-Either makes each update a weighted mean z_j = Σ_l A_jl x_l of the updates and the centre. So the
+Either way each update becomes a weighted mean z_j = Σ_l A_jl x_l of the updates and the centre. The
 distances between the z_j follow from those between the x_j, a method infers weights w of the z_j
-from them as from any others, and Aᵀw are the weights of the x_j.
+from them, and Aᵀw are the weights of the x_j.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from consilience.evidence import Block, Evidence
 
 @dataclass(frozen=True)
 class _Prepared(ABC):
-    """A method that sees means of the updates."""
+    """A method that sees means of the updates instead of the updates."""
 
     method: Estimator
     adversaries: int | None = None
@@ -40,7 +40,7 @@ class _Prepared(ABC):
             )
 
     def infer(self, evidence: Evidence, given: Given = NOTHING) -> Beliefs:
-        """Return the weights of the updates in the method's answer from their means."""
+        """Return the weights of the updates, from the method's weights of their means."""
         means = [self._means(block) for block in evidence.blocks]
         mixed = (block.mixed(rows) for block, rows in zip(evidence.blocks, means, strict=True))
         found = self.method.infer(Evidence(tuple(mixed)), Given(given.sample_counts))
@@ -55,7 +55,7 @@ class _Prepared(ABC):
 
     @abstractmethod
     def _means(self, block: Block) -> Matrix:
-        """Return A, with a last row that leaves the centre where it is."""
+        """Return A; its last row keeps the centre."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class NNM(_Prepared):
 
     Each update is replaced by the mean of the J − f nearest to it, itself among them.
     ``adversaries`` is f; None takes the most that are fewer than half. Updates equally far away
-    share the places that are left for them, so that rounding does not choose: clipped updates are
-    all equally far from one at the centre.
+    share the remaining places, so that rounding does not choose: clipped updates are all equally
+    far from one at the centre.
 
     >>> import numpy as np
     >>> import consilience as cs
@@ -94,8 +94,8 @@ class ARC(_Prepared):
     """Adaptive robust clipping (Allouah et al. 2025), before another method.
 
     The ⌊2f(J − f)/J⌋ longest updates are clipped to the length of the next. Lengths are measured
-    from the centre, which is zero for gradients and differences. What the parties' weights lack to
-    one is the centre's. ``adversaries`` is f; None takes the most that are fewer than half.
+    from the centre, which is zero for gradients and differences. The weight that the parties lack
+    to one is the centre's. ``adversaries`` is f; None takes the most that are fewer than half.
 
     >>> import numpy as np
     >>> import consilience as cs

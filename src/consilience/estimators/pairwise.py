@@ -1,10 +1,10 @@
-"""Pairwise consensus: what distances alone can tell, told nothing about who is honest.
+"""Pairwise consensus: what distances alone can tell, without knowing who is honest.
 
 Party j sends x_j = y + e_j. Only differences between parties are observable, so all the evidence
-about the errors is D_jl = ‖x_j − x_l‖²/K = Φ_jj + Φ_ll − 2Φ_jl. It stays the same under
-Φ → Φ + a1ᵀ + 1aᵀ, while the weights do not: some assumption has to choose a. Here: **most pairs are
-independent**. Noise levels s_j are sought with s_j + s_l ≈ D_jl for as many pairs as possible;
-what is left, κ_jl = 1 − D_jl/(s_j + s_l), is correlation, found without an estimate of y.
+about the errors is D_jl = ‖x_j − x_l‖²/K = Φ_jj + Φ_ll − 2Φ_jl. It is invariant under Φ → Φ + a1ᵀ +
+1aᵀ, but the weights are not: some assumption has to choose a. Here: **most pairs are independent**.
+Noise levels s_j are fitted with s_j + s_l ≈ D_jl for as many pairs as possible; the rest, κ_jl = 1
+− D_jl/(s_j + s_l), is correlation, found without an estimate of y.
 
 The weight of a party is its vote times its trust.
 
@@ -12,21 +12,21 @@ The weight of a party is its vote times its trust.
   that many repeat is suspect: v_j = (1 + Σ_l κ_jl^m)⁻², m = ρ(ρ + 1)/2, so a clique of g copies
   has 1/g of a vote. With a memory, κ is also that of the parties' averages over rounds (see
   `trails`), in which the noise that hides a shared purpose has faded; the larger of the two counts.
-- *Bounded trust.* A party's level is compared with the typical one, t. Better than t counts as t;
-  up to min(2, ρ) times the typical length it is heard in full, beyond that no louder, and beyond
-  ρ times less and less: its precision counts. Only where levels are spread, so that not even the
-  closest half of them agree, does a quieter one count for more.
-- *Slack.* ρ, from 1 to 3, is how far levels can be believed. If the distances fit sums of levels as
-  well as chance allows, the errors are independent noise, ρ = 1, and trust is inverse variance. If
-  they do not, parties differ by more than noise, as they do when their data differ, and a large
-  s_j may be the only party that knows something. With a memory, errors that fade over rounds show
-  that they are noise (see `persistence`).
+- *Bounded trust.* A party's level is compared with the typical one, t. Better than t counts as t.
+  Up to min(2, ρ) times the typical length a party is trusted in full, beyond that its pull is
+  constant, and beyond ρ times it decreases: its precision counts. Only if levels are spread, so
+  that not even the closest half of them agree, does a quieter party count for more.
+- *Slack.* ρ, from 1 to 3, is how far levels cannot be trusted. If the distances fit sums of levels
+  as well as chance allows, errors are independent noise, ρ = 1, and trust is inverse variance. If
+  not, parties differ by more than noise, as they do when their data differ, and a party with a
+  large s_j may be the only one that knows something. With a memory, errors that fade over rounds
+  are known to be noise (see `persistence`).
 
-Two camps of about as many parties, each near its own and far from the other, have two explanations
-that fit about as well: either may be in league. Then both are heard, and the consensus is *torn*.
+Two camps of about equal size, each near its own and far from the other, have two explanations that
+fit about equally well: either may be in league. Then both are heard, and the consensus is *torn*.
 
-Distances of few coordinates are first drawn towards the typical one, and nobody is named for what
-chance explains (see `certainty`).
+Distances from few coordinates are first shrunk towards the typical one, and nobody is named for
+what chance explains (see `certainty`).
 
 In no coordinate does a party count far beyond what others reach (see `passes.corroborate`).
 
@@ -66,7 +66,7 @@ from consilience.updates.votes import at_most_half
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(Choices):
-    """The default method: independent voices, heard once each. Its fields are those of `Choices`.
+    """The default method: one vote for each independent voice. Its fields are those of `Choices`.
 
     >>> import consilience as cs
     >>> cs.Pairwise(corroborate=True)
@@ -90,7 +90,7 @@ class Pairwise(Choices):
         seen, parties = views[0].seen, evidence.parties
         said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
         weights, lengths = self._bounded(evidence, given, said)
-        # What parties are told holds in every view.
+        # What is said about parties must hold in every view.
         groups = groups_of(parties, reduce(np.minimum, [v.shared for v in views]), self.together)
         relative = reduce(np.minimum, [view.relative for view in views])
         return Beliefs(
@@ -115,11 +115,11 @@ class Pairwise(Choices):
     def _explanations(
         self, evidence: Evidence, given: Given, past: Lasting | None
     ) -> list[tuple[float, Reading]]:
-        """Return what explains the distances about as well as anything, the best first, with the
-        share in which each is heard.
+        """Return the explanations that fit the distances about equally well, the best first, each
+        with the share in which it is heard.
 
-        Where a large group is in league, it may be the group that is right, and others in league.
-        That is heard the less, the more pairs misfit, and not from one party's pairs on.
+        If a large group seems to be in league, it may be the group that is right, and others in
+        league. The more pairs misfit, the less this is heard; not if one party's pairs do.
         """
         most, known = self.most_slack_after(past), self._samples(evidence, given)[1]
         found = [(0.0, read(self, evidence, known, self.slack, most))]
@@ -127,7 +127,7 @@ class Pairwise(Choices):
         for camp in self._camps(found[0][1]):
             other = read(self, evidence, known, self.slack, most, camp)
             if any(np.isin(group, camp, invert=True).all() for group in self._camps(other)):
-                # Else the others are merely noisy, or the camp are copies.
+                # Otherwise the others are merely noisy, or the camp are copies.
                 one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
                 found.append(((other.end.objective - least) / one, other))
         found.sort(key=lambda each: each[0])
@@ -148,7 +148,7 @@ class Pairwise(Choices):
         share: float,
         seen: Reading,
     ) -> _View:
-        """Return the weights that follow from an explanation, times the share it is heard in."""
+        """Return the weights that follow from an explanation, times its share."""
         shared, (counts, known) = seen.shared, self._samples(evidence, given)
         relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
         trusted = self._trust(relative, seen, quiet=not given.trusted_counts)
@@ -172,8 +172,8 @@ class Pairwise(Choices):
     def _bounded(
         self, evidence: Evidence, given: Given, said: list[Vector]
     ) -> tuple[tuple[Vector, ...], Vector]:
-        """Return each block's weights, none too heavy nor, in this very round, too loud; and the
-        lengths of this round's parties, over the typical one."""
+        """Return each block's weights, with none too heavy or, in this round, too loud; and the
+        lengths of this round's parties, relative to the typical one."""
         weights, lengths, now = [], np.ones(len(evidence.parties)), given.now
         known = self._samples(evidence, given)[1]
         for w, block, members in zip(said, evidence.blocks, evidence.members, strict=True):
@@ -201,29 +201,29 @@ class Pairwise(Choices):
         return explain(evidence.parties, groups, noise, lengths, self.remarkable, self.longest)
 
     def _samples(self, evidence: Evidence, given: Given) -> tuple[Vector, Vector]:
-        """Return each party's samples over those of the typical one: as they count, and as they
-        are known to be."""
+        """Return each party's samples relative to the typical party's: as they count, and as they
+        are known."""
         most = MUCH if given.trusted_counts else self.most_claimed
         counts = claims(evidence.parties, given.sample_counts, most)
         return counts, counts if given.trusted_counts else np.ones(len(counts))
 
     def _trust(self, relative: Vector, seen: Reading, *, quiet: bool) -> Vector:
-        """Return the trust in parties whose levels, relative to the typical one, are these;
-        ``quiet``: whether a quieter one may count for more."""
+        """Return the trust in parties, given their levels relative to the typical one; ``quiet``
+        tells whether a quieter one may count for more."""
         slack = min(float(np.hypot(seen.slack, self.doubt * (1 - seen.own))), self.most_slack)
         more = self.quiet * shorth(np.log(seen.levels)) / seen.slack**2
         most = float(np.exp(more)) if quiet else 1.0
         return trust(relative, slack, self.loudest, most)
 
     def most_slack_after(self, past: Lasting | None) -> float:
-        """Return ρ at most: less than ``most_slack`` where errors are known to fade."""
+        """Return the largest ρ: less than ``most_slack`` if errors are known to fade."""
         if past is None:
             return self.most_slack
         shares = lasting_shares(past, self.enough_rounds)
         return slack_from(shares, self.fading, self.lasting, self.most_slack)
 
     def corroboration_after(self, past: Lasting | None) -> Corroboration | None:
-        """Return whether, and how strictly, others must stand beside a party."""
+        """Return whether, and how strictly, other parties must support what a party sends."""
         if self.corroborate is False:
             return None
         mild = settled = False
@@ -239,7 +239,7 @@ class _View(NamedTuple):
     """What follows from an explanation."""
 
     seen: Reading
-    weights: list[Vector]  # of each block, times the share in which the view is heard
-    shared: Matrix  # with what averages over rounds say
-    relative: Vector  # (J,): levels, over the typical one, with the past
-    camp: Mask | None  # (J,): whom it believes, where it is not the only view
+    weights: list[Vector]  # of each block, times the share of the view
+    shared: Matrix  # includes what averages over rounds tell
+    relative: Vector  # (J,): levels relative to the typical one, with the past
+    camp: Mask | None  # (J,): whom it trusts, if it is not the only view

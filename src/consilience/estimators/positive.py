@@ -1,5 +1,5 @@
-"""Positive definite matrices, in units of their diagonal: one party's unit, or one very precise
-party, does not cost the others' digits."""
+"""Positive definite matrices, in units of their diagonal, so that one party's scale does not cost
+the precision of others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Cube = npt.NDArray[np.float64]
 def inverse(matrices: Cube) -> tuple[Cube, Vector]:
     """Return the inverse of each matrix of a stack, and the log-determinant of the inverse.
 
-    By Cholesky's factors, so that what is returned is positive definite. Raise LinAlgError where
-    rounding leaves a matrix that is not.
+    By Cholesky factors, so that the result is positive definite. Raise LinAlgError if rounding
+    leaves a matrix that is not.
     """
     scale = 1.0 / np.sqrt(np.diagonal(matrices, axis1=-2, axis2=-1))
     lower = np.linalg.cholesky(matrices * scale[..., :, None] * scale[..., None, :])

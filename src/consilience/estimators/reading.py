@@ -1,4 +1,4 @@
-"""What distances tell: levels, how far these are believed, and who shares a voice with whom."""
+"""What distances tell: levels, how far to trust these, and who shares a voice with whom."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from consilience.evidence import Evidence, pooled_distances
 from consilience.updates.votes import middle
 
 _FEWEST = 50.0  # coordinates; trails on IID MNIST are worth about 80
-_BY_CHANCE = 0.67  # of a standard deviation: half of all that is normal is within it
+_BY_CHANCE = 0.67  # standard deviations: half of a normal distribution is within
 
 
 class Reading(NamedTuple):
@@ -26,12 +26,12 @@ class Reading(NamedTuple):
     distances: Matrix  # D, (J, J)
     counts: Matrix  # (J, J): the coordinates behind each
     end: End  # of the fit
-    met: Matrix  # (J, J): how often each two did, relative to those who did most
+    met: Matrix  # (J, J): how often each two did, relative to the most frequent pair
     slack: float  # ρ
     typical: float  # t
     shared: Matrix  # (J, J): how much of a voice each two share
-    own: float  # share of the distances that is not the prior's
-    few: Vector  # a level of 1/few times the typical is what a party's samples explain
+    own: float  # weight of the data, not the prior, in the distances
+    few: Vector  # a party's samples explain a level of 1/few times the typical one
 
     @property
     def levels(self) -> Vector:
@@ -47,8 +47,8 @@ def read(
     most_slack: float,
     camp: Positions | None = None,
 ) -> Reading:
-    """Return what distances tell of parties with so many times the typical samples; with a
-    camp, if that is taken for the quiet parties. Once more where rounds differ in noise."""
+    """Return what distances tell about parties with this many times the typical samples; with a
+    camp, on the assumption that it is the quiet one. It is done twice if rounds differ in noise."""
     seen = _read_as_is(how, evidence, samples, slack, most_slack, camp)
     same = on_one_scale(evidence, seen.levels)
     if same is evidence:
@@ -65,7 +65,7 @@ def _read_as_is(
     camp: Positions | None,
 ) -> Reading:
     distances, counts = pooled_distances(evidence)
-    alone = len(evidence.blocks) == 1  # then every two met equally often
+    alone = len(evidence.blocks) == 1  # then all pairs met equally often
     met = counts / counts.max()
     often = met if alone else counts / evidence.counts[:, None]
     prior = learnt(distances, counts)
@@ -84,10 +84,9 @@ def _read_as_is(
     known = _worth(count, slack, misfit)
     relative = levels / middle(levels, evidence.counts)
     present = 1 + float(often.sum(axis=1).max())  # parties in a round
-    # By chance strangers seem to share something: more where few coordinates were seen, and
-    # where there are many peers, over whom it adds up.
+    # What strangers share by chance: more with few coordinates, or many peers, where it adds up.
     rarely = max(how.few / (how.few + known * count), min(1.0, present / how.many) ** 3)
-    seen = known * (counts[:1, 1:2] if alone else counts)  # one number says it for all pairs
+    seen = known * (counts[:1, 1:2] if alone else counts)  # one number for all pairs
     heed = np.minimum(relative**-how.heed, how.most_heed) * evidence.counts
     typical, shared = common_level(
         distances,
@@ -106,17 +105,17 @@ def _read_as_is(
 
 
 def _worth(count: float, slack: float, misfit: float) -> float:
-    """Return the share of so many coordinates that tells strangers from voices that are shared.
+    """Return what share of the coordinates counts in telling strangers from a shared voice.
 
-    Misfits beyond what slack allows for are chance, in errors that live in few directions: those of
-    ρ⁴ times fewer coordinates. Of ``_FEWEST`` at least, as adversaries can make pairs misfit.
+    Misfits beyond what slack explains are chance, in errors that live in few directions: as with
+    fewer coordinates, by the fourth power. At least ``_FEWEST``: adversaries can cause misfits.
     """
     return min(1.0, max((slack / misfit) ** 4, _FEWEST / count))
 
 
 def _quietest(how: Choices, samples: Vector) -> float | Matrix:
-    """Return how near two parties are expected at least, in typical levels: nearer where both
-    are known to have many samples."""
+    """Return the least expected distance of two parties, in typical levels: less if both are known
+    to have many samples."""
     if samples.max() <= 1:
         return how.quietest_pair
     quiet = 0.5 * how.quietest_pair / np.maximum(samples, 1.0)

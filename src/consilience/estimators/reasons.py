@@ -1,4 +1,4 @@
-"""Reasons: what is remarkable about a party, in a sentence for people."""
+"""Reasons: what is remarkable about a party, in a sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from consilience.arrays import Matrix, Positions, Vector
 from consilience.text import shown
 
-TOGETHER = 0.5  # of a voice shared: from here on two parties move together
+TOGETHER = 0.5  # parties that share at least this much of a voice move together
 REMARKABLE = 3.0  # times the typical
 _NAMED = 5  # members of a group, before the rest are counted
 
@@ -17,20 +17,20 @@ _NAMED = 5  # members of a group, before the rest are counted
 def groups_of(
     parties: Sequence[str], shared: Matrix, together: float = TOGETHER
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of parties that move together, the largest first; nobody in two."""
+    """Return the sets of parties that move together, the largest first; nobody is in two."""
     found = (tuple(parties[j] for j in group.tolist()) for group in linked(shared, together))
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
 
 
 def linked(shared: Matrix, together: float = TOGETHER) -> list[Positions]:
-    """Return the sets of positions that share so much of a voice, in any order."""
+    """Return the sets of positions that share at least this much of a voice, in any order."""
     near = shared >= together
     near |= near.T
     np.fill_diagonal(near, False)
     found, left = [], near.any(axis=1)  # left: those in no group yet
     while left.any():
         group, new = np.zeros_like(left), np.flatnonzero(left)[:1]
-        while new.size:  # whoever is near the latest, and is not there yet
+        while new.size:  # those near the latest members, and not yet found
             group[new] = True
             new = np.flatnonzero(near[new].any(axis=0) & ~group)
         left &= ~group
@@ -48,7 +48,7 @@ def explain(
 ) -> dict[str, str]:
     """Return a reason for each party that stands out; ``noise`` and ``lengths``: times typical.
 
-    Noise is worth a word from ``remarkable`` on, a length beyond ``longest``, where it is cut.
+    Noise is mentioned from ``remarkable`` on, a length from ``longest`` on, where it is clipped.
     """
     peers = {party: group for group in groups for party in group}
     reasons = {}

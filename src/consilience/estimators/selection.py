@@ -1,4 +1,4 @@
-"""Believe some of the parties and not the others: f adversaries, whom the caller expects, or more.
+"""Rules that select some parties: the caller expects f adversaries.
 
 Krum and Multi-Krum (Blanchard et al. 2017) believe the parties closest to their neighbours. A
 party's score is the sum of its squared distances to its J − f − 2 nearest peers. Krum takes the
@@ -19,8 +19,8 @@ from consilience.errors import ConsilienceError
 from consilience.estimators.average import BlockByBlock
 from consilience.evidence import Block
 
-ROUNDING = 1e-9  # of squared distances that are told apart
-_MOST_LOOKS = 20_000_000  # at distances: less than a second
+ROUNDING = 1e-9  # relative difference between squared distances that counts
+_MOST_LOOKS = 20_000_000  # distances read at most: less than a second
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class MDA(BlockByBlock):
     """Minimum-diameter averaging: the mean of the J − f parties with the least diameter.
 
     ``adversaries`` is f; None takes the most that are fewer than half. Every choice of J − f
-    parties is tried, and the first of equal ones taken. So there must be few of them: 20 parties,
-    or more where f is small.
+    parties is tried, and the first of equal ones is taken. So there must be few choices: 20
+    parties, or more if f is small.
 
     >>> import numpy as np
     >>> import consilience as cs
@@ -85,8 +85,8 @@ class MDA(BlockByBlock):
 
 
 def expected(rule: str, adversaries: int | None, parties: int, most: int | None = None) -> int:
-    """Return how many adversaries a rule expects: the caller's number, or the most it tolerates,
-    by default those that are fewer than half."""
+    """Return how many adversaries a rule expects: the caller's number, or the most it tolerates, by
+    default fewer than half."""
     most = max(0, (parties - 1) // 2 if most is None else most)
     f = most if adversaries is None else adversaries
     if not 0 <= f <= most:
@@ -97,7 +97,7 @@ def expected(rule: str, adversaries: int | None, parties: int, most: int | None 
 
 
 def mean_of(selected: Positions, parties: int) -> Vector:
-    """Return the weights of the mean of the selected."""
+    """Return the weights of the mean over the selected parties."""
     weights = np.zeros(parties)
     weights[selected] = 1.0 / len(selected)
     return weights

@@ -1,7 +1,7 @@
-"""How much of a voice each two parties share: what levels leave of the distances.
+"""How much of a voice each two parties share: what levels do not explain of the distances.
 
-κ_jl = 1 − D_jl/(s_j + s_l) is correlation, counted to the power m = ρ(ρ + 1)/2, and only as far as
-chance does not explain it.
+κ_jl = 1 − D_jl/(s_j + s_l) is correlation. It counts to the power m = ρ(ρ + 1)/2, and only as far
+as chance does not explain it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from consilience.arrays import Matrix, Vector
 from consilience.estimators.weighing import typical_of, votes
 from consilience.updates.votes import at_most_a_third
 
-_TINY = 1e-300  # in place of a zero to divide by
-_TURNS = 3  # who is typical depends on who counts, and a little the other way round
+_TINY = 1e-300  # instead of zero as a divisor
+_TURNS = 3  # iterations: who is typical depends on the votes, and a little the other way round
 
 
 def common_level(
@@ -30,16 +30,16 @@ def common_level(
 ) -> tuple[float, Matrix]:
     """Return the typical level t, and how much of a voice each two parties share: κ^m, (J, J).
 
-    With slack, a pair is not believed quieter than typical: nearness is then read as correlation.
-    ``often`` is the share of a party's coordinates that it met the other in. ``heed`` is how much
-    each level counts in t; it grows with what was seen of a party, so that past ids have no more
-    say than those who stay.
-    ``nearest`` is where correlation begins, as a share of the ``expected`` distance: see `chance`.
+    With slack, no pair is assumed quieter than typical: nearness is then taken for correlation.
+    ``often`` is the share of a party's coordinates in which it met the other. ``heed`` is how much
+    each level counts in t; it grows with what was seen of a party, so that abandoned ids have no
+    more say than parties that stay. ``nearest`` is where correlation begins, as a share of the
+    ``expected`` distance: see `chance`.
     """
     doubt = slack * (slack + 1) / 2  # m: honest parties with similar data correlate, too
     typical, strangers = typical_of(levels, at_most_a_third(heed)), often == 0
     for _ in range(_TURNS):
-        shared = np.maximum(expected, quietest_pair * (1 - slack**-2) * typical)  # to begin with
+        shared = np.maximum(expected, quietest_pair * (1 - slack**-2) * typical)
         np.divide(distances, shared, out=shared)
         shared /= nearest
         np.subtract(1, shared, out=shared)
@@ -58,20 +58,20 @@ def common_level(
 def agreement(count: float, parties: int) -> float:
     """Return how much it means that two parties send the same, from 0 to 1.
 
-    Where a coordinate has two values, as a rating may have, two strangers agree in n of them once
-    in 2ⁿ. There are about J² pairs that may do so.
+    If a coordinate has two values, as a rating may have, two strangers agree in n coordinates with
+    a probability of 2⁻ⁿ, and there are about J² pairs.
     """
     return float(max(0.0, 1 - parties**2 * 2.0 ** -min(count, 1000.0)))
 
 
 def chance(counts: Matrix, rarely: float, nearest: float) -> Matrix:
-    """Return the correlation that two independent parties rarely seem to have, n coordinates seen.
+    """Return the correlation that two independent parties rarely seem to have in n coordinates.
 
     D_jl/(s_j + s_l) is then χ²/n; by Wilson and Hilferty its cube root is nearly normal, with mean
-    1 − 2/9n and variance 2/9n. What seems to be shared by chance adds up over peers, so that it
-    matters where these are many, and the bar is raised with their number.
+    1 − 2/9n and variance 2/9n. What is shared by chance adds up over peers, so the bar rises with
+    their number.
     """
     variance = 2 / (9 * np.maximum(counts, _TINY))
     near = np.maximum(1 - variance - rarely * np.sqrt(variance), nearest)
-    found: Matrix = 1 - near * near * near  # a power takes ten times as long
+    found: Matrix = 1 - near * near * near  # a power would take ten times as long
     return found

@@ -1,9 +1,9 @@
 """Rules that look for adversaries along the direction in which the parties differ most.
 
-The directions are as many as coordinates, but those in which J updates differ at all are at most
-J − 1: with residuals R = (X − ȳ)(X − ȳ)ᵀ about a weighted mean, the largest eigenvalue of the
-weighted covariance is that of √c_j R_jl √c_l, and its eigenvector u gives each party's part along
-the direction, R(√c u), up to a common factor.
+There are as many directions as coordinates, but J updates differ in at most J − 1 of them: with
+residual products R = (X − ȳ)(X − ȳ)ᵀ about a weighted mean, the largest eigenvalue of the weighted
+covariance is that of √c_j R_jl √c_l, and its eigenvector u gives each party's component along the
+direction, R(√c u), up to a common factor.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from consilience.evidence import Block, residual_products
 class DnC(BlockByBlock):
     """Divide and conquer (Shejwalkar and Houmansadr 2021).
 
-    The mean without the f parties that are farthest from the mean of all along the direction of
+    The mean without the f parties that are farthest from the overall mean along the direction of
     most variance. ``adversaries`` is f; None takes the most that are fewer than half. As published,
-    the direction is sought in a few random subsets of the coordinates, and whoever is out in one of
-    them is out. Here it is sought once, in all coordinates that the evidence is from. Adversaries
-    in several directions may escape.
+    the direction is computed in a few random subsets of the coordinates, and a party excluded in
+    one of them is excluded. Here it is computed once, in all coordinates of the evidence.
+    Adversaries in several directions may escape.
 
     >>> import numpy as np
     >>> import consilience as cs
@@ -52,7 +52,7 @@ class CAF(BlockByBlock):
     In each step the weights of outlying parties shrink: a party loses the share of its weight that
     its squared distance from the mean, along the direction of most variance, has in the largest
     such square. So in each step somebody loses all, and the steps end when the parties have lost
-    the weight of 2f of them. Of the means on the way, the one with the least largest variance is
+    the weight of 2f of them. Of the means on the way, the one with the smallest largest variance is
     taken. ``adversaries`` is f; None takes the most that are fewer than half.
 
     >>> import numpy as np
@@ -65,7 +65,7 @@ class CAF(BlockByBlock):
     adversaries: int | None = None
 
     def weigh(self, block: Block) -> Vector:
-        """Return the weights that are left, as shares."""
+        """Return the remaining weights, as shares."""
         count = len(block.parties)
         f = expected("CAF", self.adversaries, count)
         left = best = np.ones(count)
@@ -74,17 +74,17 @@ class CAF(BlockByBlock):
             variance, squares = _principal(block, left)
             if variance < least:
                 least, best = variance, left
-            if not squares.any():  # all who are left are equal
+            if not squares.any():  # all that are left are equal
                 break
             left = left * (1 - squares / squares.max())
-            left[left < ROUNDING] = 0.0  # what should be nothing, of two equally far
+            left[left < ROUNDING] = 0.0  # rounding, between two equally far
         weights: Vector = best / best.sum()
         return weights
 
 
 def _principal(block: Block, weights: Vector) -> tuple[float, Vector]:
-    """Return the largest variance about the weighted mean along any direction, and the square along
-    it of each party with a weight, up to a common factor."""
+    """Return the largest variance about the weighted mean along any direction, and along it the
+    square of each party with a weight, up to a common factor."""
     shares = weights / weights.sum()
     products = residual_products(block.gram, np.append(shares, 0.0))
     heard = np.flatnonzero(shares)

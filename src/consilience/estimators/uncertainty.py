@@ -1,14 +1,14 @@
-"""How sure an inferred noise level is.
+"""How certain an inferred noise level is.
 
-Integrating out the truth and the hidden directions, a coordinate of the updates about the centre is
-x ~ N(0, Σ) with Σ = σ_y² 11ᵀ + VVᵀ + diag(σ²). The Fisher information of the parameters θ,
+With the truth and the latent factors integrated out, a coordinate of the updates about the centre
+is x ~ N(0, Σ) with Σ = σ_y² 11ᵀ + VVᵀ + diag(σ²). The Fisher information of the parameters θ,
 
     I_ab = ½ n tr(Σ⁻¹ ∂_aΣ Σ⁻¹ ∂_bΣ)   summed over blocks of n coordinates,
 
-gives their covariance for large n, and the noise levels' by the chain rule, taken in logarithms so
-that an interval never reaches below zero. Rotations of V change nothing and carry no information,
-hence the pseudo-inverse where there is no inverse, of the information in units of its diagonal: V
-has the updates' unit and logarithms have none.
+gives their covariance for large n, and by the chain rule that of the noise levels, in logarithms,
+so that an interval stays above zero. Rotations of V carry no information, hence the pseudo-inverse
+where there is no inverse. It is taken in units of the diagonal, as V has the updates' unit and
+logarithms have none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from consilience.beliefs import Beliefs, Latent
 from consilience.errors import ConsilienceError
 from consilience.estimators.marginal import Marginal
 
-_SINGULAR = 1e-10  # least over largest eigenvalue of an information that has no inverse
+_SINGULAR = 1e-10  # least over largest eigenvalue of an information matrix without inverse
 
 
 def noise_intervals(beliefs: Beliefs, level: float = 0.95) -> Matrix:
@@ -38,18 +38,18 @@ def noise_intervals(beliefs: Beliefs, level: float = 0.95) -> Matrix:
             "no intervals: pairwise, ivar-vb and icov-vb have them, of parties that differ"
         )
     spread = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance) / 2
-    # A noise level at the floor may be anything below what is seen: wide, but short of overflow.
+    # A noise level at the floor may be anything below what was seen: wide, but no overflow.
     spread = np.minimum(spread, 300.0)
     ends: Matrix = beliefs.noise[:, None] * np.exp(np.outer(spread, [-1.0, 1.0]))
     return ends
 
 
 def _of_levels(beliefs: Beliefs, slack: float) -> Vector:
-    """Return the variance of each log level of `pairwise`: independent noise, about a truth of
-    which nothing is known.
+    """Return the variance of each log level of `pairwise`: independent noise, about an unknown
+    truth.
 
-    With p_j the share of 1/s_j in the sum of all, I_jl = ½ n (δ_jl − √(p_j p_l))². Distances that
-    misfit ρ² times as much as by chance are those of ρ⁴ times fewer coordinates.
+    With p_j the share of 1/s_j in their sum, I_jl = ½ n (δ_jl − √(p_j p_l))². Distances that misfit
+    ρ² times as much as by chance are worth ρ⁴ times fewer coordinates.
     """
     size = len(beliefs.noise)
     information = np.zeros((size, size))
@@ -92,9 +92,9 @@ def _log_variance(beliefs: Beliefs, latent: Latent) -> Vector:
 
 
 def _inverse(information: Matrix) -> Matrix:
-    """Return the covariance of parameters: by Cholesky's decomposition if it is safe, which is
-    several times as fast as the pseudo-inverse."""
-    from scipy.linalg.lapack import dpocon, dpotrf, dpotri  # here, since they take long to import
+    """Return the covariance of parameters: by a Cholesky decomposition if that is safe, several
+    times as fast as the pseudo-inverse."""
+    from scipy.linalg.lapack import dpocon, dpotrf, dpotri  # here, as they take long to import
 
     unit = np.sqrt(np.diag(information))
     unit[unit == 0] = 1.0
@@ -111,7 +111,7 @@ def _inverse(information: Matrix) -> Matrix:
 
 
 def _parameters(members: Positions, size: int, rank: int) -> Positions:
-    """Return where a block's parameters are among all: V row by row, log σ_j², log σ_y²."""
+    """Return the positions of a block's parameters: V row by row, log σ_j², log σ_y²."""
     factors = (members[:, None] * rank + np.arange(rank)).ravel()
     return np.concatenate([factors, size * rank + members, [size * (rank + 1)]])
 

@@ -1,7 +1,7 @@
-"""From levels to weights: one voice, one vote, as much as it is trusted, and nobody too loud.
+"""From levels to weights: one vote for each voice, reduced by trust, and nobody too loud.
 
-`pairwise` reads levels and shared voices from the distances; what follows from them is here, a
-function for each bound on what a party may weigh.
+`pairwise` reads levels and shared voices from the distances; here is what follows from them, a
+function for each bound on a party's weight.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from consilience.beliefs import Past
 from consilience.evidence import Block, Evidence, residuals
 from consilience.updates.votes import at_most_a_third, at_most_half, middle
 
-# Guards against rounding and endless loops: no choice of method.
-_TINY = 1e-300  # in place of a zero to divide by
-_SHORTEST = 0.5  # of the noise of the closest two: shorter is no length to compare others with
-_MOST_TURNS, _STEADY = 20, 1e-6  # of the bound on pulls, and the change that ends it
-_HALF = 0.5  # of the heaviest: who weighs as much is believed, too
-_RARELY = 3  # standard deviations: what chance does not do
+# Guards against rounding and endless loops, not parameters of the method.
+_TINY = 1e-300  # instead of zero as a divisor
+_SHORTEST = 0.5  # of the noise of the closest two: shorter lengths are not compared
+_MOST_TURNS, _STEADY = 20, 1e-6  # iterations of the bound on pulls, and the change that ends them
+_HALF = 0.5  # of the heaviest: who weighs as much is trusted, too
+_RARELY = 3  # standard deviations: beyond them it is not chance
 
 
 def votes(shared: Matrix, power: float) -> Vector:
@@ -31,16 +31,16 @@ def votes(shared: Matrix, power: float) -> Vector:
 
 
 def heaviest(weights: Vector) -> Mask:
-    """Tell which parties weigh at least half of what the heaviest does."""
+    """Tell which parties weigh at least half as much as the heaviest."""
     found: Mask = weights >= _HALF * weights.max()
     return found
 
 
 def with_past(relative: Vector, evidence: Evidence, past: Past | None) -> Vector:
-    """Return relative levels together with what rounds said that are no longer evidence.
+    """Return relative levels combined with those of rounds that are no longer evidence.
 
-    The geometric mean by what both are worth; but a quiet past is no licence: it explains no more
-    of a loud present than chance does, three standard deviations.
+    It is a geometric mean, weighted by what both are worth. But a quiet past is no licence: it
+    explains no more of a loud present than chance does, three standard deviations.
     """
     if past is None:
         return relative
@@ -54,7 +54,7 @@ def with_past(relative: Vector, evidence: Evidence, past: Past | None) -> Vector
 
 def trust(relative: Vector, slack: float, loudest: float, most: float = 1.0) -> Vector:
     """Return how much of its vote a party keeps, given its level relative to the typical one; a
-    quieter one has more than its vote, up to ``most``."""
+    quieter one gets more than its vote, up to ``most``."""
     length = np.sqrt(np.maximum(relative, _TINY))
     full = min(loudest, slack)
     kept = np.minimum(1.0, np.minimum(full / length, full * slack / length**2))
@@ -71,22 +71,22 @@ def shorth(values: Vector) -> float:
 def claims(
     parties: tuple[str, ...], sample_counts: Mapping[str, float] | None, most: float
 ) -> Vector:
-    """Return a party's samples over those of the typical one, from 1/most to most: how much more
-    than its vote it gets. What more samples are worth shows in the noise level anyway.
+    """Return a party's samples relative to the typical party's, from 1/most to most: how much more
+    than its vote it gets. The value of more samples also shows in the noise level.
     """
     if not sample_counts:
         return np.ones(len(parties))
     typical = median_low(sample_counts.values())
     said = np.array([sample_counts.get(party, typical) for party in parties])
-    with np.errstate(over="ignore"):  # a claim may be as large as a number can be
+    with np.errstate(over="ignore"):  # a claim may be as large as a float can be
         return np.clip(said / typical, 1 / most, most)
 
 
 def fewness(relative: Vector, samples: Vector, heed: Vector) -> Vector:
-    """Return what share of the samples that a typical level takes each party has, one at most.
+    """Return each party's samples relative to those that a typical level takes, one at most.
 
-    The level of a mean of n samples is σ²/n: what σ² is, relative to the typical level, is the
-    median of what the parties say of it, each as far as it is heeded.
+    The level of a mean of n samples is σ²/n. Relative to the typical level, σ² is taken to be the
+    median of the parties' values, weighted by ``heed``.
     """
     if (samples == 1).all():
         return samples
@@ -95,18 +95,17 @@ def fewness(relative: Vector, samples: Vector, heed: Vector) -> Vector:
 
 
 def bounded(weights: Vector, now: Block, longest: float, samples: Vector) -> tuple[Vector, Vector]:
-    """Bound what each party's pull comes to in this very round; return also the lengths.
+    """Bound each party's pull in this round; return also the lengths.
 
-    Levels remember; a party may have been quiet until now. No residual counts for more than
-    ``longest`` typical ones, or than few samples explain. A heavy party is close to a consensus of
-    its own making, so no party has more than a third of the say in what is typical: nobody is the
-    measure of all the others.
+    Levels are averages over rounds, and a party may have been quiet until now. No residual counts
+    for more than ``longest`` typical ones, or than few samples explain. A heavy party is close to a
+    consensus of its own making, so no party has more than a third of the weight in what is typical.
     """
     distances = now.distances[:-1, :-1]
-    # Of copies all but one are at no distance from their mean: no length to compare others with.
+    # All copies but one are at no distance from their mean: no length to compare others with.
     least = _SHORTEST * np.sqrt(now.least_distance / 2) if now.least_distance < np.inf else 1.0
-    # To begin with, about the middle of most parties: a far one that weighs much would be left
-    # behind in small steps only.
+    # First about the middle of most parties: a far one with much weight would be left behind only
+    # in small steps.
     lengths = np.sqrt(now.typical_distances / (now.typical or 1.0))
     kept = np.minimum(1.0, longest / np.maximum(lengths, 1.0))
     for _ in range(_MOST_TURNS):
@@ -122,5 +121,5 @@ def bounded(weights: Vector, now: Block, longest: float, samples: Vector) -> tup
 
 
 def typical_of(values: Vector, weights: Vector) -> float:
-    """Return the weighted median of positive values, on the scale of their logarithms."""
+    """Return the weighted median of positive values, in logarithms."""
     return float(np.exp(middle(np.log(values), weights)))

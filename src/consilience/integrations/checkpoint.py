@@ -1,9 +1,9 @@
-"""Checkpoints: what a server needs to go on after it was killed, at whatever moment.
+"""Checkpoints: what a server needs to go on after a kill at any moment.
 
 A checkpoint is a folder, `round-000012`, with the model (safetensors), the memory (npz), the rest
-(JSON), and the checksums of these, as `sha256sum --check` reads them; nothing in it is pickled. It
-is written under another name and renamed when it is whole and on the disk, so a folder of that name
-is never half a checkpoint. The last two rounds are kept.
+(JSON), and their checksums, as `sha256sum --check` reads them; nothing is pickled. It is written
+under another name and renamed when it is complete and on disk, so a folder of that name is never
+half a checkpoint. The last two rounds are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNFINISHED = ".saving-"
 
 
 class CheckpointError(ConsilienceError):
-    """A folder is not a checkpoint that this run can go on from. It is left as it is."""
+    """A folder is not a checkpoint from which this run can go on. It is left as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Checkpoint:
     model: Tensors
     memory: Memory
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
+    names: dict[str, str] = field(default_factory=dict)  # the framework's node -> its party
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the checkpoint below a folder, whole or not at all; remove all but the last two."""
@@ -60,13 +60,13 @@ class Checkpoint:
         partial.mkdir()
         try:
             self._write(partial)
-            if target.exists():  # a run begun anew over an old one's folder
+            if target.exists():  # a new run in the folder of an old one
                 _put_away(target)
             os.replace(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         _sync(root)
-        with suppress(OSError):  # what cannot be removed now is removed the next time
+        with suppress(OSError):  # what cannot be removed now is removed next time
             for old in _rounds(root)[:-_KEPT]:
                 _put_away(old)
         for old in root.glob(f"{_UNFINISHED}*"):
@@ -81,7 +81,7 @@ class Checkpoint:
             "format": _FORMAT,
             "version": _VERSION,
             "round": self.round,
-            "tensors": list(self.model),  # safetensors sorts them, and parties may rely on places
+            "tensors": list(self.model),  # their order, which safetensors does not keep
             "rejections": self.rejections,
             "names": self.names,
         }
@@ -111,7 +111,7 @@ def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
 
 
 def fits(checkpoint: Mapping[str, NDArray[Any]], model: Mapping[str, NDArray[Any]]) -> str | None:
-    """Return in words how a checkpoint's model differs from the one a run starts with, or None."""
+    """Return in words how a checkpoint's model differs from that of a run, or None."""
     found, expected = ({k: (v.shape, v.dtype) for k, v in m.items()} for m in (checkpoint, model))
     for name in [*expected, *found]:
         if found.get(name) != expected.get(name):
@@ -149,7 +149,7 @@ def _read(folder: Path) -> Checkpoint:
 
 
 def _sums(folder: Path) -> str:
-    """Return the checksums of a checkpoint's files, a line for each."""
+    """Return the checksums of a checkpoint's files, one per line."""
     lines = []
     for name in _FILES:
         with open(folder / name, "rb") as file:
@@ -163,12 +163,12 @@ def _rounds(root: Path) -> list[Path]:
 
 
 def _put_away(path: Path) -> None:
-    """Take a checkpoint's name from it before it is removed, lest a kill leaves half of one."""
+    """Rename a checkpoint before removing it, as a kill might leave half of it."""
     os.replace(path, path.with_name(f"{_UNFINISHED}old-{secrets.token_hex(4)}"))
 
 
 def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # which cannot open a folder, nor needs to
+    if os.name == "nt" and path.is_dir():  # Windows cannot open a folder, nor needs to
         return
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -45,10 +45,10 @@ from consilience.integrations.flower_log import tables
 from consilience.integrations.flower_nodes import Nodes
 from consilience.integrations.flower_spool import OneByOne, SpooledReplies
 
-log = logging.getLogger("flwr")  # whose lines Flower shows to those who follow a run
+log = logging.getLogger("flwr")  # Flower shows its lines to those who follow a run
 
-_SIMULATED = "InMemoryGrid"  # Flower's grid of simulations, which draw node ids anew in every run
-# What Flower's result keeps by the number of the round, counted from the start of the process.
+_SIMULATED = "InMemoryGrid"  # Flower's simulations, which draw new node ids in every run
+# What Flower's result keeps by round, counted from the start of the process.
 _BY_ROUND = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -57,32 +57,32 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 class ConsilienceStrategy(FedAvg):
     """FedAvg that trusts each party as far as it deserves.
 
-    It takes the arguments of FedAvg and those below. ``weighted_by_key=None`` does without sample
-    counts. Metrics of the parties are combined by their weighted median, unless a function of your
-    own is given.
+    It takes the arguments of FedAvg and those below. ``weighted_by_key=None`` ignores sample
+    counts. Metrics of the parties are combined by their weighted median, unless you give a function
+    of your own.
 
     Args:
-        method: as of `consilience.aggregate`.
-        memory: what is known of the parties; a new one if not given.
+        method: as for `consilience.aggregate`.
+        memory: what is known about the parties; a new one if not given.
         checkpoint: a folder. Each round is kept there, and a run started again continues with the
             next round.
         record: a file. Each round is added to it, for ``consilience report``.
         party_key: where a party's id is found in its replies, such as "partition-id", if it is not
             to be the node id (a simulation draws new node ids in every run).
         step: None if parties send parameters. A number if they send differences (1) or gradients
-            (minus the learning rate): the model moves by so many times the consensus.
-        adapters: what LoRA's factors mean, as of `consilience.aggregate`. "auto" finds them by
-            their names, with one alpha for all; None takes them for tensors like others.
-        own_ranks: the global adapter goes to each party at the ranks of the adapter that it sent
-            last, not at its own; to newcomers at its own.
+            (minus the learning rate): the model moves by this many times the consensus.
+        adapters: what LoRA's factors mean, as for `consilience.aggregate`. "auto" finds them by
+            their names, with one alpha for all; None treats them like other tensors.
+        own_ranks: each party gets the global adapter at the ranks of the adapter that it sent last;
+            a newcomer gets it as it is.
         min_good: with fewer good replies than this the global model stays as it is. Not FedAvg's
             ``min_train_nodes``, or one party that sends rubbish could stop the federation.
         trusted_counts: sample counts are verified, and count in full.
-        require: what a round must have to change the global model, as of `consilience.aggregate`.
+        require: what a round must have to change the global model, as for `consilience.aggregate`.
         tensors: names or patterns of the tensors to aggregate, or with "!" of those not to, which
             stay as they are in the global model.
-        evidence: likewise, of those by which parties are judged.
-        spool: a folder. Replies are kept there while a round lasts, so that no more than one is in
+        evidence: likewise, the tensors by which parties are judged.
+        spool: a folder. Replies are kept there during a round, so that only one at a time is in
             memory (functions that combine metrics then get replies without arrays).
         track: a TensorBoard writer or the mlflow module, which gets the numbers of every round.
     """
@@ -125,13 +125,13 @@ class ConsilienceStrategy(FedAvg):
             evidence=evidence,
             track=track,
         )
-        self._before = 0  # rounds that an earlier run of this federation finished
+        self._before = 0  # rounds finished by an earlier run of this federation
         self._nodes = Nodes(party_key, self.rounds.names)
         self._ranks = Ranks() if own_ranks else None
         self._spooled = None if spool is None else SpooledReplies(spool)
         self._sent: ArrayRecord | None = None
         self._at_the_wheel = False  # whether this strategy runs its rounds itself
-        self._grid_is_ours = False  # whether replies come one by one, after all was sent
+        self._grid_is_ours = False  # whether replies come one by one, after everything was sent
 
     @property
     def memory(self) -> Memory:
@@ -178,7 +178,7 @@ class ConsilienceStrategy(FedAvg):
                 self.rounds.checkpoint,
             )
         if self._spooled is not None:
-            # Of which the arrays are given away while replies come; the caller keeps its own.
+            # A copy, as its arrays are released while replies come; the caller keeps its own.
             initial_arrays = ArrayRecord(dict(initial_arrays))
             grid, self._grid_is_ours = OneByOne(grid), True
         with tables(lambda: self.rounds.last):
@@ -191,7 +191,7 @@ class ConsilienceStrategy(FedAvg):
                 evaluate_config,
                 None if evaluate_fn is None else self._evaluating(evaluate_fn),
             )
-        if not result.arrays:  # no round was left to be run
+        if not result.arrays:  # no round was left to run
             result.arrays = initial_arrays
         for kind in _BY_ROUND:
             by_round = {r + self._before: found for r, found in getattr(result, kind).items()}
@@ -211,7 +211,7 @@ class ConsilienceStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask as FedAvg does, and remember who was asked what."""
+        """Ask as FedAvg does, and remember whom was sent what."""
         server_round += self._before
         if not self._at_the_wheel:
             self._warn_of_wrappers()
@@ -222,14 +222,14 @@ class ConsilienceStrategy(FedAvg):
         return asked
 
     def _at_own_ranks(self, asked: list[Message], arrays: ArrayRecord) -> list[Message]:
-        """Return the messages with the global adapter as each party has its own."""
+        """Return the messages with the global adapter at each party's own ranks."""
         lora = self.rounds.adapters
         if self._ranks is None or not isinstance(lora, LoRA):
             return asked
         parties = [self._nodes.name(message.metadata.dst_node_id) for message in asked]
         try:
             fitted = self._ranks.fitted(replied.tensors(arrays), parties, lora)
-        except Exception as error:  # nor is a rank worth a run
+        except Exception as error:  # a rank is not worth a run
             log.error("the global adapter goes out at its own ranks: %s", told(error))
             return asked
         records: dict[str, ArrayRecord] = {}
@@ -246,7 +246,7 @@ class ConsilienceStrategy(FedAvg):
         return Message(content, dst_node_id=to.dst_node_id, message_type=to.message_type)
 
     def _warn_of_wrappers(self) -> None:
-        """Say once what does not hold where another strategy runs the rounds around this one."""
+        """Warn once of what does not work if another strategy runs the rounds around this one."""
         self._at_the_wheel = True
         if self.rounds.checkpoint is not None:
             log.warning("another strategy runs the rounds: no checkpoint is taken up")
@@ -260,7 +260,7 @@ class ConsilienceStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask as FedAvg does, and remember who was asked what."""
+        """Ask as FedAvg does, and remember whom was sent what."""
         server_round += self._before
         asked = list(super().configure_evaluate(server_round, arrays, config, grid))
         asked = self._at_own_ranks(asked, arrays)
@@ -270,13 +270,13 @@ class ConsilienceStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the consensus of the replies that can be used, and what it is made of."""
+        """Return the consensus of the usable replies, and metrics about it."""
         if self.fraction_train == 0:
             return None, None
         try:
             return self._aggregated(server_round + self._before, replies)
         finally:
-            self._sent = None  # a model's memory, and it may be much
+            self._sent = None  # frees the memory of a model, which may be much
             if self._spooled is not None:
                 self._spooled.clear()
 
@@ -320,7 +320,7 @@ class ConsilienceStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Combine what the parties say of the model, each heard as in the last training round."""
+        """Combine what the parties say about the model, weighted as in the last training round."""
         if self.fraction_evaluate == 0:
             return None
         good, rejected = self._nodes.answers(replies)
@@ -343,7 +343,7 @@ class ConsilienceStrategy(FedAvg):
     def _metrics(
         self, messages: dict[str, Message], weights: dict[str, float], combine: Any
     ) -> MetricRecord:
-        if combine is aggregate_metricrecords:  # FedAvg's default, which trusts whatever it gets
+        if combine is aggregate_metricrecords:  # FedAvg's default trusts everything
             sent = {party: replied.metrics(m.content) for party, m in messages.items()}
             combined = typical_metrics(sent, weights)
             combined.pop(self.weighted_by_key, None)  # as FedAvg does
@@ -353,7 +353,7 @@ class ConsilienceStrategy(FedAvg):
                 [message.content for message in messages.values()], self.weighted_by_key
             )
             return found
-        except Exception as error:  # nor may what parties say in metrics end the run
+        except Exception as error:  # the metrics of parties must not end the run
             why = f"{type(error).__name__}: {shown(error, 200)}"
             log.warning("the metrics could not be combined: %s", why)
             return MetricRecord()

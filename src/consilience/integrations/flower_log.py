@@ -1,4 +1,4 @@
-"""What Flower's log shows of a round: a table of the parties instead of a line for each number."""
+"""Shows a round in Flower's log as a table of the parties, not as a line for each number."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from consilience.integrations.rounds import ClosedRound
 
 log = logging.getLogger("flwr")
 
-# Metrics of single parties, and how Flower lists them when a run ends.
+# Metrics of single parties, and how Flower lists them at the end of a run.
 PARTY = re.compile(r"(weight|noise|named|group)/")
 _LISTED = re.compile(rf"\s+'{PARTY.pattern}.*?(?P<end>\}}*,?)")
 
 
 @contextmanager
 def tables(last: Callable[[], ClosedRound | None]) -> Iterator[None]:
-    """Have the log show the last round as a table for a while."""
+    """Show the last round as a table in the log, within the context."""
     shortened = _Shortened(last)
     log.addFilter(shortened)
     try:
@@ -35,8 +35,8 @@ class _Shortened(logging.Filter):
         self._last = last
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change a line that holds metrics of single parties; tell whether any of it is left."""
-        said = record.args  # which of one mapping is the mapping
+        """Remove metrics of single parties from a line; tell whether anything of it is left."""
+        said = record.args  # a single mapping is not wrapped in a tuple
         if isinstance(said, MetricRecord):
             return self._round(record, said)
         line = said[0] if isinstance(said, tuple) and len(said) == 1 else None

@@ -1,4 +1,4 @@
-"""Which party a reply of Flower's belongs to: who was asked, who answered, and under which id."""
+"""Which party a Flower reply belongs to: who was asked, who answered, and under which id."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ log = logging.getLogger("flwr")
 
 
 class Nodes:
-    """The nodes of a run, and the parties they are.
+    """The nodes of a run, and their parties.
 
-    A party is its node id, or with a key the id it gave when it was first heard. Such an id is a
-    claim: a node cannot take one that another has, nor change its own to leave its past behind, and
-    where two new nodes claim the same, neither gets it. They are then known by their node ids, so
-    that nobody is silenced by what another claims.
+    A party is a node id, or with a key the id that the node gave when it was first heard. Such an
+    id is a claim: a node cannot take another's, nor change its own to leave its past behind, and if
+    two new nodes claim the same, neither gets it. They are then known by their node ids, so that
+    nobody is silenced by another's claim.
     """
 
     def __init__(self, party_key: str | None = None, names: dict[str, str] | None = None) -> None:
         self.party_key = party_key
-        # Node -> party, of the nodes that were heard if there is a key. Kept by whoever gave it.
+        # Node -> party; with a key, of the nodes that were heard. The caller keeps it, too.
         self.names = {} if names is None else names
         self._asked: list[Message] = []
 
     def ask(self, messages: list[Message]) -> None:
-        """Remember what is about to be asked. (Messages get their ids when they are sent.)"""
+        """Remember what is about to be sent. (Messages get their ids later.)"""
         self._asked = messages
 
     def answers(self, replies: Iterable[Message]) -> tuple[dict[str, Message], dict[str, str]]:
-        """Return the replies by party, and the parties without one that counts, with reasons.
+        """Return the replies by party, and the parties without a valid one, with reasons.
 
-        A reply belongs to the node that was asked what it answers: of a dead node the SuperLink
-        answers, in its own name. Where nothing was asked, as in a strategy that is called by hand,
-        every reply counts: those in one node's name are told apart by a number.
+        A reply belongs to the node that was sent the message it answers: for a dead node the
+        SuperLink answers in its own name. If nothing was sent, as in a strategy that is called by
+        hand, every reply counts, and those of one node are numbered.
         """
         by_hand, by_node = not self._asked, self._by_node(replies)
         if by_hand and any(len(found) > 1 for found in by_node.values()):
@@ -49,7 +49,7 @@ class Nodes:
         return {self.name(node): message for node, message in good.items()}, rejected
 
     def name(self, node: int) -> str:
-        """Return the id of the party that a node is."""
+        """Return the party id of a node."""
         if self.party_key is None:
             return str(node)
         return self.names.get(str(node), f"node-{node}")
@@ -88,7 +88,7 @@ class Nodes:
 def _told_apart(
     by_node: dict[int, list[Message]],
 ) -> tuple[dict[str, Message], dict[str, str]]:
-    """Return every reply as one of a party of its own, and those that hold nothing."""
+    """Return each reply as that of a party of its own, and those that hold nothing."""
     named = {
         str(node) if number == 1 else f"{node}-{number}": message
         for node, found in by_node.items()
@@ -103,14 +103,14 @@ def _is_empty(message: Message) -> bool:
 
 
 def _unheard(node: int, found: list[Message]) -> str | None:
-    """Return why what answers a node's message does not count; None if it does."""
+    """Return why the answers to a node's message do not count; None if they do."""
     if not found:
         return "no reply in the time allowed"
     if len(found) > 1:
         return f"{len(found)} replies to one message: which counts is unknown"
     if _is_empty(found[0]):
         return "its reply holds nothing"
-    if found[0].has_error():  # in whoever's name
+    if found[0].has_error():  # whoever sent it
         return None
     if found[0].metadata.src_node_id != node:
         return f"node {found[0].metadata.src_node_id} replied in its place"

@@ -1,7 +1,7 @@
-"""What Flower's replies hold, read as what they are: bytes from parties nobody can vouch for.
+"""Reads Flower's replies as what they are: bytes from untrusted parties.
 
-Arrays are read where they lie: past the header of their .npy bytes nothing is copied, and nothing
-is ever unpickled. Whatever is wrong with a reply is an `UpdateError` that says so.
+Arrays are views of their .npy bytes: nothing is copied, and nothing is ever unpickled. Any fault of
+a reply is an `UpdateError` that says what is wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tensor(name: str, array: Array) -> NDArray[Any]:
 
 
 def record(model: dict[str, Any]) -> ArrayRecord:
-    """Return a model as a record, and empty it on the way: one copy of it is enough."""
+    """Return a model as a record, and empty the model meanwhile: one copy is enough."""
     found = ArrayRecord()
     for name in list(model):
         found[name] = serialised(as_numpy(model.pop(name)))
@@ -60,7 +60,7 @@ def serialised(values: NDArray[Any]) -> Array:
 
 
 def update(message: Message) -> Tensors:
-    """Return what a party sent: the arrays of the one record of them in its reply."""
+    """Return what a party sent: its reply must hold exactly one record of arrays."""
     if message.has_error():
         error = message.error
         raise UpdateError(f"error {error.code}: {_short(error.reason or 'no reason given')}")
@@ -71,7 +71,7 @@ def update(message: Message) -> Tensors:
 
 
 def claimed_id(message: Message, key: str) -> str | None:
-    """Return who a party says it is, if it says so in a way that fits into a line of a log."""
+    """Return the id that a party claims, if it fits into a line of a log."""
     records: Iterable[Mapping[str, Any]] = (
         *message.content.metric_records.values(),
         *message.content.config_records.values(),
@@ -83,11 +83,11 @@ def claimed_id(message: Message, key: str) -> str | None:
 
 
 def metrics(content: RecordDict) -> dict[str, Any]:
-    """Return all metrics of a reply, of whichever record."""
+    """Return all metrics of a reply, from all its records."""
     return {key: value for part in content.metric_records.values() for key, value in part.items()}
 
 
 def _short(text: object) -> str:
-    """Return the last line, which is where a traceback says what happened."""
+    """Return the last line: in a traceback it says what happened."""
     lines = str(text).strip().splitlines() or [""]
     return shown(lines[-1], 200)

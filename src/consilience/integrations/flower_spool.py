@@ -1,7 +1,7 @@
-"""Flower's replies taken one by one, each into a file before the next one comes.
+"""Takes Flower's replies one by one, and each into a file before the next one comes.
 
-Flower's grids collect all replies of a round in memory and hand them over together. They can also
-be asked for one reply at a time, which is what `OneByOne` does.
+Flower's grids collect all replies of a round in memory and return them together. `OneByOne` asks
+them for one reply at a time.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from consilience.engines.files.spool import Spool
 from consilience.errors import UpdateError
 from consilience.integrations import flower_replies as replied
 
-_PAUSE = 3.0  # seconds between two looks for replies, as in Flower's own grid
+_PAUSE = 3.0  # seconds between two requests for replies, as in Flower's own grid
 
 
 class SpooledReplies:
-    """The replies of a round, whose arrays lie in files."""
+    """The replies of a round, with their arrays in files."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._spool = Spool(folder)
-        self._updates: dict[int, Any] = {}  # by the identity of the message
+        self._updates: dict[int, Any] = {}  # by the id() of the message
 
     def lend(self, model: ArrayRecord) -> Any:
         """Put the model that was sent into a file, and empty its record while replies come."""
         stored = self._spool.put(replied.tensors(model))
         model.clear()
-        gc.collect()  # of what was sent, Flower leaves pieces that refer to one another
+        gc.collect()  # Flower leaves reference cycles of what was sent
         return stored
 
     def take(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Yield the replies, each without its arrays once they are in a file."""
+        """Yield the replies; the arrays of each are moved to a file."""
         for reply in replies:
             if reply.has_content():
                 try:
@@ -49,9 +49,9 @@ class SpooledReplies:
             yield reply
 
     def update(self, message: Message) -> Any:
-        """Return what a party sent, its tensors in a file; raise if it cannot be used."""
+        """Return a party's update, with its tensors in a file; raise if it cannot be used."""
         found = self._updates.get(id(message))
-        if found is None:  # an error, or nothing
+        if found is None:  # an error, or empty
             return replied.update(message)
         if isinstance(found, UpdateError):
             raise found
@@ -64,7 +64,7 @@ class SpooledReplies:
 
 
 class OneByOne(Grid):
-    """A grid that hands over each reply when it comes, and keeps none."""
+    """A grid that passes on each reply as it comes, and keeps none."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -95,7 +95,7 @@ class OneByOne(Grid):
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to some messages, as far as they have come."""
+        """Return the replies to some messages that have come so far."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
@@ -114,7 +114,7 @@ class OneByOne(Grid):
                     if name in waiting:
                         waiting.remove(name)
                     yield reply
-            # What came in time counts, also if it had to wait for others to be taken.
+            # Replies that came in time count, even if they had to wait for others to be taken.
             if len(waiting) == before:
                 if time.monotonic() >= end:
                     return

@@ -1,4 +1,4 @@
-"""What parties say of their own training, combined so that no liar decides it."""
+"""Combines what parties report about their training, so that no liar decides it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from consilience.updates.votes import weighted_median
 
 Values = NDArray[np.float64]
 
-_MOST_SAMPLES = 1e15  # sums and ratios of such numbers are numbers too
+_MOST_SAMPLES = 1e15  # so that sums and ratios stay finite
 
 
 def sample_counts(said: Mapping[str, Any], key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return how many samples each party says it used, and those whose count is none, with reasons.
+    """Return each party's claimed sample count, and the parties with an invalid one, with reasons.
 
-    Where most say zero, as clients do that do not count, no count is given: whoever names one must
-    not cost all the others theirs.
+    If most say zero, as clients do that do not count, no counts are returned: a single party that
+    names one must not take the weight of all others.
     """
     if 2 * sum(map(_is_zero, said.values())) > len(said):
         return {}, {}
@@ -40,7 +40,7 @@ def sample_counts(said: Mapping[str, Any], key: str) -> tuple[dict[str, float], 
 def _is_zero(said: Any) -> bool:
     try:
         return isinstance(said, Real) and not isinstance(said, bool) and bool(said == 0)
-    except Exception:  # whatever a stranger's number raises
+    except Exception:  # a foreign number may raise anything
         return False
 
 
@@ -51,16 +51,16 @@ def _sample_count(said: Any, key: str) -> float:
         if 1 / _MOST_SAMPLES <= count <= _MOST_SAMPLES:
             return count
         found += ", which no data can have" if count > 0 else ""
-    except Exception:  # a number too large for a float, or to be written
+    except Exception:  # too large for a float, or to be printed
         found = f"no usable {type(said).__name__}"
     raise UpdateError(f"its {key} is {found}, expected a positive number")
 
 
 def typical_metrics(sent: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, Any]:
-    """Return the weighted median of each number, or list, that parties with most weight sent.
+    """Return the weighted median of each number, or list, sent by parties with most of the weight.
 
-    A median, since a mean could be made anything by the least of the parties; most of the weight,
-    lest one party fills the log with metrics of its own.
+    Not a mean, which the lightest party could set to anything. Not of fewer parties, as one could
+    fill the log with metrics of its own.
     """
     total = sum(weights.get(party, 0.0) for party in sent)
     numbers = {party: _numbers(metrics) for party, metrics in sent.items()}
@@ -78,14 +78,14 @@ def typical_metrics(sent: Mapping[str, Any], weights: Mapping[str, float]) -> di
 
 
 def _numbers(metrics: Any) -> dict[str, Values]:
-    """Return those metrics of a party that are finite numbers, or lists of them, with a name."""
+    """Return a party's metrics that are finite numbers, or lists of them, and have a name."""
     found: dict[str, Values] = {}
     try:
         for key, value in metrics.items():
             values = _values(value)
             if isinstance(key, str) and values is not None:
                 found[key] = values
-    except Exception:  # no metrics, whatever it is
+    except Exception:  # not metrics at all
         return {}
     return found
 
@@ -95,7 +95,7 @@ def _values(value: Any) -> Values | None:
         return None
     try:
         values = np.asarray(value, np.float64)
-    except Exception:  # words, lists in lists, a number too large for a float
+    except Exception:  # words, nested lists, a number too large for a float
         return None
     return values if values.ndim <= 1 and np.isfinite(values).all() else None
 

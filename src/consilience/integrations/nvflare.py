@@ -4,8 +4,8 @@
 
     recipe = NumpyFedAvgRecipe(..., aggregator=ConsilienceAggregator(record="run.jsonl"))
 
-FLARE keeps the model and counts the rounds; here is what becomes of what the clients send. It comes
-as an FLModel (FedAvg), or as a Shareable with a DXO in it (swarm learning, ScatterAndGather).
+FLARE keeps the model and counts the rounds; this combines what the clients send. It comes as an
+FLModel (FedAvg), or as a Shareable with a DXO in it (swarm learning, ScatterAndGather).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ log = logging.getLogger("consilience")
 class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has no types
     """The consensus of what the clients of a round sent.
 
-    A client is known by its name in FLARE. (The arguments are plain, as FLARE writes them to JSON.)
+    A client is known by its name in FLARE. (The arguments are plain, as FLARE stores them as JSON.)
 
     Args:
-        method: a name, as of `consilience.aggregate`.
+        method: a name, as for `consilience.aggregate`.
         minimum: with fewer usable updates than this the model stays as it is.
-        memory: a file with what is known of the clients, read at the start and kept after each
-            round.
+        memory: a file with what is known about the clients, read at the start and written after
+            each round.
         record: a file. Each round is added to it, for ``consilience report``.
         params_type: what clients send: "FULL" for parameters, "DIFF" for differences. Whoever sends
             the other is rejected.
@@ -66,11 +66,10 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             such as ``{"parties": 3, "suspects": 0.3}``.
         tensors: names or patterns of the tensors to aggregate, or with "!" of those not to, which
             stay as they are in the global model.
-        evidence: likewise, of those by which clients are judged.
+        evidence: likewise, the tensors by which clients are judged.
         adapters: "lora" or "rslora" if clients send LoRA's factors, of any ranks, all with one
-            alpha; "auto" finds out from the model's tensors; None takes them for tensors like
-            others.
-        spool: a folder. What clients send is kept there while a round lasts, not in memory.
+            alpha; "auto" decides by the model's tensors; None treats them like other tensors.
+        spool: a folder. What clients send is kept there during a round, not in memory.
     """
 
     def __init__(
@@ -97,36 +96,36 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         self._spool: Spool | None = None
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel | UpdateError]] = {}
-        # In a swarm results come in threads of their own, and the round may end meanwhile.
+        # In a swarm, results arrive in several threads, and the round may end meanwhile.
         self._turn = RLock()
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
-        """Take a Shareable that a client sent; tell whether it has a model of this round."""
+        """Take a client's Shareable; tell whether it holds a model of this round."""
         self.fl_ctx = fl_ctx
         party, found = _sender(shareable, fl_ctx), None
         try:
             found = self._read(shareable, party)
         except UpdateError as error:
             self._refuse(party, error)
-        except Exception as error:  # whatever a stranger's Shareable raises
+        except Exception as error:  # a foreign Shareable may raise anything
             self._refuse(party, UpdateError(f"sent what cannot be read: {told(error)}"))
         if found is not None:
             self.accept_model(found)
         return found is not None
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
-        """Return the consensus in a Shareable, of the kind that clients send: FedOpt needs that."""
+        """Return the consensus as a Shareable of the kind that clients send, as FedOpt needs."""
         self.fl_ctx = fl_ctx
         return FLModelUtils.to_shareable(self._ended(moved=self._step is None))
 
     def _read(self, shareable: Shareable, party: str) -> FLModel | None:
-        """Return what a client sent in this round; None if it is of another round."""
+        """Return what a client sent in this round; None if it belongs to another round."""
         code = shareable.get_return_code(ReturnCode.OK)
         if code != ReturnCode.OK:
             raise UpdateError(f"sent no update, but {shown(code)}")
         round = shareable.get_cookie(AppConstants.CONTRIBUTION_ROUND)
         if round is not None and int(round) != self._round() - 1:
-            # Nobody is a suspect for being late. Its result of this round may be still to come.
+            # Being late makes nobody a suspect. The result for this round may still come.
             late = int(round) + 1
             log.warning("party %s: a result of round %d is too late", shown(party), late)
             return None
@@ -161,27 +160,27 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
             self._sent.setdefault(party, []).append(why)
 
     def _spooled(self, params: Any, folder: str) -> Any:
-        """Return parameters whose tensors lie in a file."""
-        if self._spool is None:  # here, as the job may be made on another machine
+        """Return parameters with their tensors in a file."""
+        if self._spool is None:  # here, as the job may be defined on another machine
             try:
                 self._spool = Spool(folder)
             except ConsilienceError as error:
                 raise UpdateError(f"it could not be spooled: {error}") from None
-        gc.collect()  # of the results before, FLARE leaves pieces that refer to one another
+        gc.collect()  # FLARE leaves reference cycles of earlier results
         return self._spool.put(params)
 
     def reset_stats(self) -> None:
-        """Forget what was sent in the round that has ended."""
+        """Forget what was sent in the round that ended."""
         self._sent = {}
         if self._spool is not None:
             self._spool.clear()
 
     def aggregate_model(self) -> FLModel:
-        """Return the consensus, or the model as it was if too little of use was sent."""
+        """Return the consensus, or the old model if too few usable updates came."""
         return self._ended(moved=True)
 
     def _ended(self, moved: bool) -> FLModel:
-        """End the round; return the next model, or the difference to it unless `moved`."""
+        """End the round; return the next model if ``moved``, else the difference to it."""
         with self._turn:
             return self._closed(moved)
 
@@ -195,7 +194,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
                 sent[party] = self._only(results)
             except UpdateError as error:
                 rejected[party] = str(error)
-        # FLARE's clients need not say how much they did.
+        # FLARE's clients need not report their steps.
         said = {p: _meta(m).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND, 1) for p, m in sent.items()}
         counts, bad = sample_counts(said, "sample count")
         updates = {party: m.params for party, m in sent.items() if party not in bad}
@@ -209,9 +208,9 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         metrics = {p: sent[p].metrics for p in updates if p not in ended.rejected}
         self.reset_stats()
         value = _alike(ended.model or {}, start or {})
-        if start is not None and not moved:  # a difference of counters or masks says nothing
+        if start is not None and not moved:  # a difference of counters or masks has no meaning
             value = {n: v for n, v in value.items() if tensor(v).kind == "float"}
-        whole = moved and start is not None  # then it is the next model, not a difference
+        whole = moved and start is not None  # the next model, not a difference
         kind = "FULL" if whole else self.params_type if ended.consensus else "DIFF"
         return FLModel(
             params_type=kind,
@@ -220,7 +219,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         )
 
     def _only(self, results: list[FLModel | UpdateError]) -> FLModel:
-        """Return what a client sent; raise if it cannot count."""
+        """Return what a client sent; raise if it cannot be used."""
         if len(results) > 1:
             raise UpdateError(f"{len(results)} results in one round: which counts is unknown")
         (only,) = results
@@ -234,7 +233,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
     def _keep(self, memory: Memory, path: str) -> None:
         try:
             memory.save(path)
-        except OSError as error:  # rather a round that is forgotten than none
+        except OSError as error:  # an unsaved memory is better than no round
             log.error("the memory is not kept in %s: %s", path, error)
 
     def _started(self, moved: bool) -> Rounds:
@@ -254,7 +253,7 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         )
         if moved:
             return rounds
-        # The model of such a round is a difference itself, and begins with zero.
+        # The model of such a round is itself a difference, and starts at zero.
         return replace(rounds, step=None, adapters=None)
 
     def _global_model(self) -> dict[str, Any] | None:
@@ -272,23 +271,23 @@ def _meta(model: FLModel) -> dict[str, Any]:
 
 
 def _sender(shareable: Shareable, fl_ctx: FLContext) -> str:
-    """Return the name of the client, as FLARE has it."""
+    """Return FLARE's name of the client."""
     try:
         peer = fl_ctx.get_peer_context()
         name = peer.get_identity_name() if peer else None
         name = name or shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
-    except Exception:  # what a stranger put into the headers may not even be a mapping
+    except Exception:  # foreign headers may not even be a mapping
         name = None
     return name if name and isinstance(name, str) else "nobody"
 
 
 def _arrays(model: dict[str, Any] | None) -> dict[str, NDArray[Any]] | None:
-    """Return a model as numpy has it, with bfloat16 as float32."""
+    """Return a model as numpy arrays, with bfloat16 as float32."""
     return None if model is None else {name: as_numpy(source) for name, source in model.items()}
 
 
 def _alike(model: Any, start: dict[str, Any]) -> dict[str, Any]:
-    """Return a model in the libraries and dtypes of the one that the round began with."""
+    """Return a model in the libraries and dtypes of the round's initial one."""
     found = dict(model)
     for name, value in model.items():
         if name in start and not isinstance(start[name], np.ndarray):

@@ -1,4 +1,4 @@
-"""A global adapter for each party at the ranks that the party works with."""
+"""The global adapter at the ranks that each party works with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IT = "global"
 
 
 class Ranks:
-    """What shapes parties' adapters have, by what each sent last. Newcomers are not known."""
+    """The shapes of parties' adapters, from what each sent last. Newcomers have none."""
 
     def __init__(self) -> None:
         self._shapes: dict[str, Shapes] = {}
@@ -31,9 +31,8 @@ class Ranks:
     def fitted(
         self, model: Tensors, parties: Iterable[str], lora: LoRA
     ) -> list[tuple[list[str], Tensors]]:
-        """Return the global adapter for those parties that have other ranks, as their factors are
-        meant: the nearest of a lower rank, or the same with more. Parties that are alike share it.
-        """
+        """Return the global adapter for the parties with other ranks: the nearest of a lower rank,
+        or the same one padded. Parties with equal shapes share it."""
         common = tuple(sorted((name, x.shape) for name, x in model.items()))
         alike: dict[tuple[Shapes, str | None], list[str]] = {}
         for party in parties:
@@ -49,7 +48,7 @@ class Ranks:
 def _fitted(
     model: Tensors, shapes: Mapping[str, tuple[int, ...]], lora: LoRA, theirs: LoRA
 ) -> Tensors:
-    # The ranks of the value are the centre's, which has no weight: its numbers do not matter.
+    # The centre only sets the ranks of the value; it has no weight, so its numbers do not matter.
     like = {name: np.broadcast_to(x.dtype.type(0), shapes[name]) for name, x in model.items()}
     meant = replace(theirs, rank=None, parties={_IT: lora})
     return dict(aggregate({_IT: model}, "mean", center=like, adapters=meant).value)

@@ -1,8 +1,8 @@
 """The rounds of a federation: a consensus at the end of each, whatever was sent.
 
-What a server needs beyond `aggregate`, in any framework: who was rejected and why is remembered,
-the model stays as it is when too little of use was sent, every round goes into the record, and a
-checkpoint is made of it. How updates come in and models go out is the framework's own business.
+What a server needs beyond `aggregate` in any framework: it remembers who was rejected and why,
+keeps the model if too few usable updates came, adds every round to the record, and makes a
+checkpoint. How updates come in and models go out is up to the framework.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from consilience.updates.adapters import LoRA, are_factors, meaning
 from consilience.updates.names import Patterns
 from consilience.updates.tensors import as_numpy
 
-_REASON = 400  # characters of what is said of a party: some of it may be foreign
-_NOTE = 1000  # of what is said of a round
-_CELL, _WHY = 24, 120  # of a cell in the log's table
+_REASON = 400  # characters said about a party, some of which may be foreign
+_NOTE = 1000  # and about a round
+_CELL, _WHY = 24, 120  # and in a cell of the log's table
 _AUTO = "auto"
 
 
@@ -45,14 +45,14 @@ _AUTO = "auto"
 class ClosedRound:
     """What came of one round."""
 
-    model: Tensors | None  # None only where no model was given and none could be made
+    model: Tensors | None  # None only if no model was given and none could be made
     consensus: Consensus | None  # without its value; None if the model stays as it was
     rejected: dict[str, str]  # party -> reason
-    note: str | None  # why the model stays, if it does
+    note: str | None  # why the model was kept, if it was
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each party that stands out is heard less or not at all."""
+        """Why parties that stand out are heard less or not at all."""
         return {**(self.consensus.reasons if self.consensus else {}), **self.rejected}
 
     @property
@@ -63,7 +63,7 @@ class ClosedRound:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What the round taught of each party, for whatever takes numbers and no words."""
+        """What the round told about each party, for trackers that take numbers only."""
         consensus = self.consensus
         found: dict[str, float] = {
             "good-replies": len(consensus.parties) if consensus else 0,
@@ -82,7 +82,7 @@ class ClosedRound:
 
     @property
     def summary(self) -> Summary:
-        """Who weighs how much, and why: those who stand out first."""
+        """Return who weighs how much, and why; those who stand out come first."""
         reasons, noise = self.reasons, self.consensus.noise if self.consensus else {}
         weights = self.weights
         rows = [
@@ -105,20 +105,20 @@ class ClosedRound:
 class Rounds:
     """One round after another.
 
-    method      as of `aggregate`
+    method      as for `aggregate`
     memory      what earlier rounds taught; changes only when a round succeeds
-    minimum     with fewer usable updates than this the model stays as it is
+    minimum     with fewer usable updates than this the model is kept
     record      the file to which every round is added
     checkpoint  the folder in which the last rounds are kept
     step        None: updates are parameters, and the consensus is the new model. A number:
-                updates are differences or gradients, and the model moves by so many times their
-                consensus (1 for differences, minus the learning rate for gradients)
-    adapters    "lora", "rslora" or a `LoRA`: updates are adapters, of any ranks, judged and summed
-                as the products of their factors. "auto": if the model has factors. None: they are
-                tensors like others
+                updates are differences (1) or gradients (minus the learning rate), and the model
+                moves by this many times their consensus
+    adapters    "lora", "rslora" or a `LoRA`: updates are adapters of any ranks, judged and summed
+                as products of factors. "auto": if the model has factors. None: they are like
+                other tensors
     log         where parties are named
-    trusted_counts, require  as of `aggregate`; who sent nothing of use is a suspect, too
-    tensors, evidence  as of `aggregate`; tensors that are not aggregated stay as they are
+    trusted_counts, require  as for `aggregate`; a party that sent nothing usable is a suspect, too
+    tensors, evidence  as for `aggregate`; tensors that are not aggregated are kept
     track       what gets the numbers of every round (see `consilience.integrations.tracking`)
     """
 
@@ -130,9 +130,9 @@ class Rounds:
     step: float | None = None
     adapters: LoRA | str | None = "auto"
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("consilience"))
-    # Of each party ever rejected: how often, when last, and why then.
+    # For each party ever rejected: how often, when last, and why then.
     rejections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  # the framework's node -> the party it is
+    names: dict[str, str] = field(default_factory=dict)  # the framework's node -> its party
     last: ClosedRound | None = None
     trusted_counts: bool = False
     require: Require | None = None
@@ -142,7 +142,7 @@ class Rounds:
 
     def __post_init__(self) -> None:
         check(self.track)
-        resolve(self.method)  # a mistake shows now, not after the first round
+        resolve(self.method)  # report a mistake now, not after the first round
         if self.adapters not in (None, _AUTO):
             self.adapters = meaning(self.adapters)
             if self.step is not None:
@@ -151,7 +151,7 @@ class Rounds:
             Record.read(self.record)
 
     def resume(self, model: Mapping[str, NDArray[Any]]) -> Checkpoint | None:
-        """Take up the last checkpoint, if there is one, of a model like this."""
+        """Resume from the last checkpoint of a model like this, if there is one."""
         found = latest(self.checkpoint) if self.checkpoint is not None else None
         if found is None:
             return None
@@ -172,12 +172,12 @@ class Rounds:
         sample_counts: Mapping[str, Any] | None = None,
         rejected: Mapping[str, str] | None = None,
     ) -> ClosedRound:
-        """End a round: make the next model of its updates, and of the parties what they deserve.
+        """End a round: form the next model from its updates, and judge the parties.
 
         ``model`` is what the parties were sent; ``rejected`` names those whose update could not
         even be read. Nothing that a party can send makes this raise.
         """
-        memory = copy.copy(self.memory)  # a memory replaces what it keeps, so this is enough
+        memory = copy.copy(self.memory)  # shallow, as a memory replaces what it keeps
         if updates and self.require is not None:
             unread = {party: UpdateError(why) for party, why in (rejected or {}).items()}
             updates = {**updates, **unread}
@@ -196,7 +196,7 @@ class Rounds:
         return self.last
 
     def evaluated(self, round: int, accuracy: float) -> None:
-        """Add to the record how good the model is after the round: the later line counts."""
+        """Add the accuracy after a round to the record: the later line of a round counts."""
         if self.last is not None:
             self._append(round, self.last, accuracy)
 
@@ -211,7 +211,7 @@ class Rounds:
             return None, f"no usable updates, expected {self.minimum} at least", {}
         centre = model
         if model is not None and self.step is not None:
-            # Not zeros_like: pages that nobody has written to take no memory.
+            # Not zeros_like: untouched pages of np.zeros take no memory.
             centre = {name: np.zeros(t.shape, t.dtype) for name, t in model.items()}
         lora = self._meaning(model)
         try:
@@ -219,13 +219,13 @@ class Rounds:
                 consensus = self._aggregated(updates, memory, centre, counts, lora)
             except ConsilienceError:
                 raise
-            except Exception:  # of somebody's making: who is it?
+            except Exception:  # some party's fault: find out whose
                 tried = tried_alone(updates, centre, lora)
                 consensus = self._aggregated(tried, memory, centre, counts, lora)
             return consensus, None, consensus.rejected
         except ConsilienceError as error:
             return None, shown(error, _NOTE), getattr(error, "rejected", {})
-        except Exception as error:  # a run of days must not end by what one party found out
+        except Exception as error:  # one party must not end a run of days
             why = f"the aggregation failed: {told(error, _REASON)}"
             self.log.error("%s\n%s", why, "".join(format_tb(error.__traceback__)))
             return None, why, {}
@@ -252,7 +252,7 @@ class Rounds:
         )
 
     def _meaning(self, model: Tensors | None) -> LoRA | None:
-        """Return what the factors of adapters mean, if the updates are any."""
+        """Return what the factors of adapters mean, if the updates are adapters."""
         if self.adapters == _AUTO and model is not None:
             found = self.step is None and are_factors(model)
             self.adapters = meaning("lora") if found else None
@@ -261,23 +261,23 @@ class Rounds:
         return self.adapters if isinstance(self.adapters, LoRA) else None
 
     def _moved(self, model: Tensors | None, value: dict[str, NDArray[Any]]) -> Tensors:
-        """Return the next model, in the dtypes of the present one; its tensors are new."""
+        """Return the next model, in the dtypes of the present one, as new tensors."""
         if model is None:
             return value
-        value = value if type(value) is dict else dict(value)  # a party's mapping may be read-only
+        value = value if type(value) is dict else dict(value)  # a foreign mapping may be read-only
         for name, tensor in model.items():
-            tensor = as_numpy(tensor)  # which may lie in a file
+            tensor = as_numpy(tensor)  # it may lie in a file
             if name not in value:
                 value[name] = tensor
                 continue
-            # The consensus may be of another library, if the parties' tensors are.
+            # The consensus may be of another library, like the parties' tensors.
             sent = as_numpy(value[name])
             if self.step is None:
                 value[name] = _rounded(sent, tensor.dtype)
             elif tensor.dtype.kind == "f":
                 with np.errstate(over="ignore"):
                     value[name] = _rounded(tensor + self.step * sent, tensor.dtype)
-            else:  # a difference of counters or masks says nothing
+            else:  # a difference of counters or masks has no meaning
                 value[name] = tensor
         return {name: value[name] for name in model}
 
@@ -297,18 +297,18 @@ class Rounds:
             self.log.warning("round %d: the model stays as it is: %s", round, note)
 
     def _keep(self, round: int, ended: ClosedRound) -> None:
-        # The record first: a round written twice is read once, one never written is lost.
+        # The record first: a round written twice is read once, but one never written is lost.
         self._append(round, ended)
         try:
             send(self.track, ended.numbers, round)
-        except Exception as error:  # of somebody else's server, perhaps
+        except Exception as error:  # perhaps from another server
             self.log.error("the numbers of round %d are not tracked: %s", round, told(error))
         if self.checkpoint is not None and ended.model is not None:
             try:
                 Checkpoint(round, ended.model, self.memory, self.rejections, self.names).save(
                     self.checkpoint
                 )
-            except Exception as error:  # rather a run that cannot be resumed than none
+            except Exception as error:  # a run that cannot be resumed is better than none
                 self.log.error("no checkpoint of round %d in %s: %s", round, self.checkpoint, error)
 
     def _append(self, round: int, ended: ClosedRound, accuracy: float | None = None) -> None:
@@ -322,13 +322,13 @@ class Rounds:
                 note=ended.note,
                 rejected=ended.rejected,
             )
-        except Exception as error:  # nor is a line of the record worth a run
+        except Exception as error:  # a line of the record is not worth a run
             self.log.error("round %d is missing in the record %s: %s", round, self.record, error)
 
 
 def _rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return values in a dtype, those beyond its range at its end: an infinite model is the end of
-    a federation, as no party can be near it."""
+    """Return values in a dtype, clipped to its range: an infinite model would end a federation, as
+    no party can be near it."""
     with np.errstate(over="ignore"):
         rounded: NDArray[Any] = values.astype(dtype, copy=False)
     if dtype.kind == "f" and not np.isfinite(rounded).all():

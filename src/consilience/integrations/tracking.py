@@ -1,10 +1,10 @@
-"""The numbers of a round as scalars of TensorBoard or MLflow.
+"""Sends the numbers of a round to TensorBoard or MLflow.
 
     strategy = ConsilienceStrategy(track=SummaryWriter())  # of torch.utils.tensorboard
     strategy = ConsilienceStrategy(track=mlflow)
 
-A tracker is known by what it can do: `log_metrics(numbers, step=...)`, as the mlflow module and
-Lightning's loggers have it, or `add_scalar(name, number, step)`, as TensorBoard's writers have it.
+A tracker has either `log_metrics(numbers, step=...)`, as the mlflow module and Lightning's loggers
+do, or `add_scalar(name, number, step)`, as TensorBoard's writers do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from consilience.errors import ConsilienceError
 
-_OTHERS = re.compile(r"[^A-Za-z0-9_. /-]")  # what MLflow takes nowhere in a name
+_OTHERS = re.compile(r"[^A-Za-z0-9_. /-]")  # characters that MLflow does not allow in a name
 _LONGEST = 200
 
 
@@ -46,7 +46,7 @@ def _takes_many(tracker: Any) -> bool:
 
 
 def _name(key: str) -> str:
-    """Return a name that every tracker takes. Different ones stay different: nobody's numbers are
-    hidden behind those of another who is called nearly the same."""
+    """Return a name that every tracker accepts. Different names stay different, so that no party
+    can hide behind a similar name."""
     plain = _OTHERS.sub("_", key)[:_LONGEST]
     return plain if plain == key else f"{plain}-{zlib.crc32(key.encode(errors='replace')):08x}"

@@ -1,7 +1,7 @@
 """The backdoor benchmark: run its cells, and write page, heat maps and summary.
 
-All that is finished in the folder, of the same data and number of rounds, goes on the page, so a
-large plan can be run in parts.
+The page covers all finished cells in the folder with the same data and number of rounds, so a large
+plan can be run in parts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from consilience.lab.runner import Row, complete, ends
 from consilience.lab.tables import markdown, where
 
 _FIGURE = "backdoors"
-# One cell of a table: all seeds of a method, a kind, ...
+# A cell of a table covers all seeds of these.
 _KEYS = ("method", "kind", "heterogeneity", "adversaries")
 
 
 def bench(plan: Plan, out: Path, console: Console, workers: int = 1) -> Path:
-    """Run what is not finished, write page, figure and summary; return the page."""
+    """Run what is not finished; write page, figure and summary; return the page."""
     complete(cells(plan), out, console, workers)
     found = summary(ends(plan.experiment, plan.rounds, out))
     pictures = {_FIGURE: figure(found)}
@@ -47,9 +47,9 @@ def bench(plan: Plan, out: Path, console: Console, workers: int = 1) -> Path:
 def summary(ends: Sequence[Row]) -> list[Row]:
     """Return a row per method, kind, heterogeneity and f, each a mean over seeds.
 
-    `success` is that at the end, `most` the most of it in the last third of the rounds; `final` is
-    the accuracy, `below` the same less the oracle's with the same seeds, in points. The oracle has
-    a row per kind, too: how often its trigger is taken for the target though nobody is hostile.
+    `success` is that at the end, `most` the largest in the last third of the rounds; `final` is the
+    accuracy, `below` the accuracy less the oracle's with the same seeds, in points. The oracle has
+    a row per kind, too: how often the trigger is taken for the target with no adversary.
     """
     rows = []
     for settings, mine in grouped(ends, _KEYS):
@@ -119,7 +119,7 @@ def _attacked(rows: Sequence[Row]) -> list[Row]:
 
 
 def _oracle(rows: Sequence[Row]) -> str:
-    names = {trigger.name: kind for kind, trigger in TRIGGERS.items()}  # a kind of each trigger
+    names = {trigger.name: kind for kind, trigger in TRIGGERS.items()}  # one kind for each trigger
     lines = []
     for heterogeneity in values(rows, "heterogeneity"):
         mine = {r["kind"]: r for r in where(rows, heterogeneity=heterogeneity)}
@@ -131,7 +131,7 @@ def _oracle(rows: Sequence[Row]) -> str:
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """Return a row per method, the least bad first."""
+    """Return a row per method, the best first."""
     lines = []
     for method in values(rows, "method"):
         mine = where(rows, method=method)

@@ -1,10 +1,10 @@
-"""Breakdown curves: how far adversaries move each method, by how many they are.
+"""Breakdown curves: how far adversaries move each method, by their number.
 
-Ten honest parties send x_j = y + N(0, 1), in K coordinates, y ~ N(0, 1); f adversaries send what
-each attack of the suite makes of it that needs no training and is not malformed. The error is the
-root mean square of the consensus about y, divided by that of the honest mean: 1 is as good as
-knowing who is honest. Multi-Krum is told f, where it accepts it; the others are told nothing, and
-the trimmed mean cuts a fifth at either end.
+Ten honest parties send x_j = y + N(0, 1), in K coordinates, y ~ N(0, 1); beside them f adversaries
+use each attack of the suite that needs no training and is not malformed. The error is the root mean
+square of the consensus about y, divided by that of the honest mean: 1 is as good as knowing who is
+honest. Multi-Krum is told f, where it accepts it; the others are told nothing, and the trimmed mean
+cuts a fifth at either end.
 
 Two more scenes: twenty adversaries who send N(0, scale²), against y of size 0.1 and 1; and honest
 parties alone, whose noise variances or standard deviations are spread geometrically over a factor
@@ -159,7 +159,7 @@ def _ratio(
     seed: int,
     best: Array | None = None,
 ) -> float | None:
-    """The error of the rule over that of the best, the honest mean; None: it declines."""
+    """The error of the rule over that of the best one, the honest mean; None if it declines."""
     try:
         sent = attack(honest, count, np.random.default_rng([seed, count]))
         value = rule(np.vstack([honest, sent])).astype(np.float64)
@@ -195,7 +195,7 @@ def summarise(records: Sequence[Row]) -> dict[str, Any]:
 
 
 def _means(records: Sequence[Row], key: str) -> dict[str, float]:
-    """The mean ratio for each value of the key where the method did not decline."""
+    """The mean ratio for each value of the key, where the method did not decline."""
     kept = [record for record in records if record["ratio"] is not None]
     values = dict.fromkeys(record[key] for record in kept)
     found = {value: [r["ratio"] for r in kept if r[key] == value] for value in values}

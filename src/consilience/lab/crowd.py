@@ -1,4 +1,4 @@
-"""A made-up crowd: tasks with a number for an answer, and workers who rate a few of them each.
+"""A synthetic crowd: tasks whose answer is a number, and workers who each rate some of them.
 
 The truths are N(5, 2²). An honest worker sees the truth with noise of its own, log-normal about
 one. The others:
@@ -82,7 +82,7 @@ def crowd(
 def _answers(
     rng: np.random.Generator, truth: Array, seen: Array, clique: str, members: int
 ) -> Array:
-    """Return what the members of a clique think of each task."""
+    """Return the answer of a clique's members to each task."""
     own = COPYING
     if clique == "honest":
         common = seen[:, 0]

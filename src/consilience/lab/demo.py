@@ -44,7 +44,7 @@ METHODS = (
     "ivar-vb",
     "pairwise",
 )
-ALONE = "hospitals alone"  # their mean: what no server knows
+ALONE = "hospitals alone"  # their mean, which no server can know
 HOSPITALS = tuple(f"hospital {letter}" for letter in "ABCDEFGH")
 OTHERS = {
     "broken 1": "noise",
@@ -56,22 +56,22 @@ OTHERS = {
     "garbage": "NaN",
 }
 ROUNDS = 25
-NOISE = 5.0  # of a broken machine, in standard deviations of what it should send
+NOISE = 5.0  # of a broken machine, in standard deviations of its honest update
 
 Array = NDArray[Any]
 
 
 class Data(NamedTuple):
-    """What everybody trains on, and what the models are tried with."""
+    """What everybody trains on, and what the models are tested with."""
 
     shares: Mapping[str, tuple[Array, Array]]  # party → pictures (n, 784), labels (n,)
     pictures: Array  # of the test set
     labels: Array
-    triggered: Array  # those that are no zeros, with the patch
+    triggered: Array  # the test pictures other than zeros, with the patch
 
 
 class Run(NamedTuple):
-    """What came of one method: after each round, and its last consensus."""
+    """The results of one method: after each round, and the last consensus."""
 
     accuracy: Sequence[float]
     success: Sequence[float]  # of the backdoor
@@ -82,12 +82,12 @@ def run(console: Console, seed: int, alpha: float, figure: Path, page: Path) -> 
     """Train by every method, and show what came of it and who was believed."""
     with console.status("MNIST: from the cache, or fetched once"):
         data = gather(seed, alpha)
-    logging.getLogger("consilience").setLevel(logging.ERROR)  # the garbage is told below
+    logging.getLogger("consilience").setLevel(logging.ERROR)  # the garbage is reported below
     runs: dict[str, Run] = {}
     with TemporaryDirectory() as folder:
         record = Path(folder) / "the demo, by pairwise"
         for name in track((*METHODS, ALONE), f"{ROUNDS} rounds by each method", console=console):
-            with one_thread():  # products this small are slower on two
+            with one_thread():  # small products are slower on two threads
                 kept = Record(record) if name == "pairwise" else None
                 runs[name] = federate(data, name, seed, kept)
         report.write(record, page)
@@ -101,7 +101,7 @@ def run(console: Console, seed: int, alpha: float, figure: Path, page: Path) -> 
 
 
 def gather(seed: int, alpha: float) -> Data:
-    """Deal the pictures out, each digit in shares from a Dirichlet distribution; the league and the
+    """Deal out the pictures, each digit in shares from a Dirichlet distribution; the league and the
     intruder spoil theirs."""
     digits, rng = softmax.digits(), np.random.default_rng(seed)
     pictures, labels = softmax.inputs_of(digits.train_images), digits.train_labels
@@ -135,7 +135,7 @@ def federate(data: Data, method: str, seed: int, record: Record | None = None) -
 
 
 def _sent(data: Data, model: softmax.Weights, party: str, seed: Sequence[int]) -> Array:
-    """What a party sends: how far its training moved the model, if it is honest."""
+    """What a party sends: if it is honest, how far its training moved the model."""
     rng = np.random.default_rng([*seed, *party.encode()])
     before = softmax.flat(model)
     if OTHERS.get(party) == "NaN":
@@ -191,7 +191,7 @@ def _draw(runs: Mapping[str, Run], file: Path, console: Console) -> None:
     console.print(f"The figure: {file}")
 
 
-# Paul Tol's bright scheme, as in the other figures: colours that can be told apart.
+# Paul Tol's bright scheme, as in the other figures.
 _LOOKS = {
     "mean": ("#BBBBBB", "-"),
     "krum": ("#CCBB44", "--"),

@@ -3,7 +3,7 @@
     clothes = fashion.load()
     clothes.train_images  # (60000, 28, 28) uint8
 
-The files are called as MNIST's are; here and in the cache they have the prefix `fashion-`.
+The files have the same names as MNIST's; here and in the cache they have the prefix `fashion-`.
 """
 
 from pathlib import Path

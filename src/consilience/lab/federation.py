@@ -1,13 +1,13 @@
 """A federation in one process: parties send updates, adversaries send what they like.
 
-Each round the server asks some parties for updates at its parameters, aggregates them by one
+In each round the server asks some parties for updates at its parameters, aggregates them by one
 method, with a memory of the parties, and takes a step with the consensus. An update is a gradient,
-or, with `Local` steps, how far a party's own training took it from the server's parameters.
+or, with `Local` steps, how far a party's own training moved the server's parameters.
 
-The method may be a `Rule`, any function of an array: somebody else's aggregator. A rule screens
-nothing, so it is handed all that was sent, with NaN in place of what has no place in an array.
-Training has broken when the honest parties' updates, or what the server makes of the updates,
-are not finite, or when the aggregator raises: the parameters are NaN from then on.
+The method may be a `Rule`, any function of an array, such as another library's aggregator. A rule
+screens nothing, so it gets all that was sent, with NaN for what does not fit into an array.
+Training is broken once the honest updates, or the result of the aggregation, are not finite, or the
+aggregator raises: the parameters are NaN from then on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Local(NamedTuple):
 
 
 class _Scene(NamedTuple):
-    """The round that adversaries are asked for, as far as they may use it."""
+    """The current round, as far as adversaries may use it."""
 
     parameters: Tensor
     round: int
@@ -54,12 +54,12 @@ class _Scene(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What came of one round's updates."""
+    """The result of one round."""
 
     value: Array  # (K,)
-    oracle: Array  # (K,): the mean of the honest updates, which no server knows
-    consensus: Consensus | None  # None: of a rule, which says no more than the value
-    seconds: float  # the aggregation took
+    oracle: Array  # (K,): the mean of the honest updates, which no server can know
+    consensus: Consensus | None  # None for a rule, which returns only the value
+    seconds: float  # of the aggregation
 
     @property
     def miss(self) -> float:
@@ -80,11 +80,11 @@ class Federation:
     attack: str = "gaussian"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     local: Local | None = None  # None: parties send gradients
-    per_round: int | None = None  # how many take part in a round, drawn at random; None: all
-    memory: Memory = field(default_factory=lambda: Memory(seed=0))  # experiments repeat
-    watch: Callable[[Watched], None] = lambda round: None  # told of every round
-    record: Record | None = None  # where every round is written down
-    _plot: Attack | None = field(default=None, init=False)  # made once: an attack may remember
+    per_round: int | None = None  # how many take part in a round, at random; None: all
+    memory: Memory = field(default_factory=lambda: Memory(seed=0))  # experiments must repeat
+    watch: Callable[[Watched], None] = lambda round: None  # called after every round
+    record: Record | None = None  # to which every round is added
+    _plot: Attack | None = field(default=None, init=False)  # made once: an attack may have a state
     _scene: _Scene | None = field(default=None, init=False)
 
     def run(
@@ -94,12 +94,12 @@ class Federation:
         tick: Tick,
         every: int = 1,
     ) -> list[Row]:
-        """Train, and return what `evaluate` says of the parameters every so many rounds."""
+        """Train; return what `evaluate` says about the parameters every ``every`` rounds."""
         parameters = self.parties.model.initial(self.parties.seed)
         records = [{"round": 0, **evaluate(parameters)}]
         for round in range(rounds):
             consensus, found = None, {}
-            if np.isfinite(parameters.numpy()).all():  # else nothing is left to train
+            if np.isfinite(parameters.numpy()).all():  # else there is nothing left to train
                 parameters, consensus = self.step(parameters, round)
             if (round + 1) % every == 0 or round + 1 == rounds:
                 found = evaluate(parameters)
@@ -109,11 +109,11 @@ class Federation:
                 accuracy = found.get("accuracy")
                 self.record.append(consensus, round=round + 1, accuracy=accuracy, note=note)
             tick(round + 1, rounds)
-        self._plot = self._scene = None  # the attack knows this federation: a cycle
+        self._plot = self._scene = None  # breaks a cycle: the attack refers to this federation
         return records
 
     def step(self, parameters: Tensor, round: int) -> tuple[Tensor, Consensus | None]:
-        """Return the parameters after one round, and the consensus that led there."""
+        """Return the parameters after one round, and its consensus."""
         rng = np.random.default_rng([self.parties.seed, round])
         everyone = [*self.honest, *self.adversaries]
         asked = set(everyone)
@@ -137,7 +137,7 @@ class Federation:
     def _updates(
         self, parameters: Tensor, round: int, parties: Sequence[str], poison: Poison | None = None
     ) -> Array:
-        """What these parties send (J, K) when they do as they should, if on poisoned data."""
+        """The honest updates of these parties, (J, K), perhaps on poisoned data."""
         if not parties:
             return np.zeros((0, parameters.numel()), np.float32)
         if self.local is None:
@@ -165,16 +165,16 @@ class Federation:
         return self._plot(known.astype(np.float32), len(bad), rng)
 
     def _train(self, poison: Poison, count: int) -> Array:
-        """What adversaries would send this round if they trained, on poisoned data."""
+        """What adversaries would send in this round if they trained on poisoned data."""
         assert self._scene is not None
         parameters, round, _, bad = self._scene
         return self._updates(parameters, round, bad[:count], poison)
 
     def _ask(self, rows: Array) -> Array:
-        """What the server would make of these updates this round."""
+        """What the server would make of these updates in this round."""
         assert self._scene is not None
         updates = dict(zip([*self._scene.honest, *self._scene.bad], rows, strict=True))
-        # Copies, so that asking leaves no trace.
+        # Copies, so that asking has no effect.
         method = copy.deepcopy(self.method)
         return self._answer(updates, rows.shape[1], method, self.memory.copy())[0]
 
@@ -183,21 +183,21 @@ class Federation:
     ) -> tuple[Array, Consensus | None]:
         if isinstance(method, str) or not callable(method):
             try:
-                seed = self.parties.seed  # experiments repeat
+                seed = self.parties.seed  # so that experiments repeat
                 consensus = aggregate(updates, method, memory=memory, exact=True, seed=seed)
-            except UpdateError:  # nobody sent anything that can be used
+            except UpdateError:  # no update was usable
                 return np.full(size, np.nan, np.float32), None
             return np.asarray(consensus.value), consensus
         try:
             value = np.asarray(method(_stacked(updates, size)), np.float32)
             return value.reshape(size), None
-        except Exception as error:  # somebody else's code may raise anything, and has broken then
+        except Exception as error:  # a foreign rule may raise anything; then training is broken
             _log.warning("the rule raised %s: %s", type(error).__name__, error)
             return np.full(size, np.nan, np.float32), None
 
 
 def _stacked(updates: dict[str, Any], size: int) -> Array:
-    """Return the updates as the rows of a new array (J, K), NaN for those that are not vectors."""
+    """Return the updates as rows of a new array (J, K); NaN for those that are not vectors."""
     rows = np.full((len(updates), size), np.nan, np.float32)
     for row, update in zip(rows, updates.values(), strict=True):
         try:
@@ -227,12 +227,12 @@ def sgd(rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimi
 
 
 def add(parameters: Tensor, consensus: Tensor) -> Tensor:
-    """Federated averaging's step, where updates are differences of parameters."""
+    """The step of federated averaging, for updates that are differences of parameters."""
     return parameters + consensus
 
 
 def adam(rate: float, first: float = 0.9, second: float = 0.999) -> Optimizer:
-    """Adam (Kingma and Ba 2015), with the consensus for a gradient."""
+    """Adam (Kingma and Ba 2015), with the consensus as the gradient."""
     mean = square = torch.zeros(())
     steps = 0
 

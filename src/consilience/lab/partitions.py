@@ -15,7 +15,7 @@ Labels = NDArray[np.integer[Any]]
 
 
 def iid(samples: int, parties: int, rng: np.random.Generator) -> list[Indices]:
-    """Shuffled and dealt: sizes differ by one at most."""
+    """Shuffled and dealt out: sizes differ by one at most."""
     _at_least_one(parties)
     return np.array_split(rng.permutation(samples), parties)
 
@@ -23,10 +23,10 @@ def iid(samples: int, parties: int, rng: np.random.Generator) -> list[Indices]:
 def dirichlet(
     labels: Labels, parties: int, alpha: float, rng: np.random.Generator
 ) -> list[Indices]:
-    """Every class is shared out in proportions drawn from a symmetric Dirichlet(alpha).
+    """Every class is divided in proportions from a symmetric Dirichlet(alpha) distribution.
 
     A large alpha is close to IID; with a small one each class goes to few parties, and some parties
-    may hold nothing.
+    may get nothing.
     """
     _at_least_one(parties)
     if not 0 < alpha < np.inf:
@@ -53,7 +53,7 @@ def one_class_per_party(labels: Labels, parties: int) -> list[Indices]:
 def gamma_similarity(
     labels: Labels, parties: int, gamma: float, rng: np.random.Generator
 ) -> list[Indices]:
-    """ByzFL's heterogeneity: a share gamma is dealt as in `iid`, the rest is sorted by label.
+    """ByzFL's heterogeneity: a share gamma is dealt out as in `iid`, the rest sorted by label.
 
     gamma = 1 is IID; gamma = 0 gives every party one or two classes.
     """
@@ -68,7 +68,7 @@ def gamma_similarity(
 
 
 class Overlapping(NamedTuple):
-    """Samples that parties hold in common: D_j as indices, and |D_j ∩ D_l| as a (J, J) matrix."""
+    """Samples shared by parties: D_j as indices, and |D_j ∩ D_l| as a (J, J) matrix."""
 
     indices: list[Indices]
     counts: NDArray[np.intp]
@@ -77,7 +77,7 @@ class Overlapping(NamedTuple):
 def overlapping(
     samples: int, blocks: Mapping[Sequence[int], int], rng: np.random.Generator
 ) -> Overlapping:
-    """Samples of which each is held by a known set of parties.
+    """Samples each of which is held by a known set of parties.
 
     `blocks` says how many samples a set of parties shares: {(0, 1): 200, (0,): 100, (1,): 100,
     (2,): 300} gives three parties 300 samples each, of which 0 and 1 have 200 in common. With the

@@ -3,10 +3,10 @@
     rule = peer("byzfl-nnm-trmean", adversaries=4)
     rule(updates)
 
-Each is told the true number of adversaries, as ByzFL's own benchmark tells it. The prefix nnm puts
-ByzFL's usual preparation first, norms clipped to 2 and then nearest-neighbour mixing. Other
-parameters are the package's defaults. Nobody screens the updates, so neither does this module.
-MoNNA trusts the first party, and centred clipping by default cuts only what is longer than 100.
+Each is told the true number of adversaries, as in ByzFL's own benchmark. The prefix nnm adds
+ByzFL's usual preparation: norms clipped to 2, then nearest-neighbour mixing. Other parameters are
+the package's defaults. Updates are not screened, as ByzFL does not. MoNNA trusts the first party,
+and centred clipping by default clips only what is longer than 100.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _RULES: dict[str, tuple[str, bool]] = {
     "caf": ("CAF", True),
     "smea": ("SMEA", True),  # seconds a round: it tries every subset of the parties
 }
-_DRAWS = {"caf", "smea"}  # start a power iteration at random, from torch's or numpy's global state
+_DRAWS = {"caf", "smea"}  # start a power iteration from torch's or numpy's global random state
 CLIP = 2.0
 # CAF stops when enough weight is gone, which may never happen: not with one update far larger than
-# the rest, and seldom after mixing, which makes the rest nearly equal. So it is given so many
-# seconds, of which it otherwise needs a fraction of one, and has failed after that.
+# the rest, and seldom after mixing, which makes the rest nearly equal. So it fails after this many
+# seconds; usually it needs a fraction of one.
 LIMIT = 20.0
 
 
 def peers() -> tuple[str, ...]:
-    """The names that `peer` takes."""
+    """The names that `peer` accepts."""
     names = [f"byzfl-{mixed}{name}" for mixed in ("", "nnm-") for name in _RULES]
     return tuple(name for name in names if name != "byzfl-nnm-caf")
 
@@ -65,11 +65,11 @@ class Peer:
     limit: float | None = None  # seconds; needs the main thread
 
     def __call__(self, updates: Array) -> Array:
-        """The answer (K,) to updates (J, K), which stay as they are."""
-        rows: Any = updates.copy()  # ByzFL's clipping writes into what it is given
+        """The value (K,) for updates (J, K), which are not changed."""
+        rows: Any = updates.copy()  # ByzFL's clipping writes into its input
         if not self.draws:
             return np.asarray(self._through(rows))
-        # With torch, whose random state can be set for a while: the same updates, the same answer.
+        # With torch, whose random state can be fixed: equal updates give equal results.
         with torch.random.fork_rng(devices=[]), _within(self.limit):
             torch.manual_seed(0)
             return np.asarray(self._through(torch.from_numpy(rows)))
@@ -116,9 +116,9 @@ def _within(seconds: float | None) -> Iterator[None]:
 def byzfl(name: str) -> ModuleType:
     """One of ByzFL's modules of aggregators, without the rest of the package.
 
-    Importing byzfl itself imports torchvision, which fails beside a torch built for the CPU alone.
-    So the modules are imported from a package that is found but not executed, and that is then
-    forgotten, so that somebody else's `import byzfl` still does the whole.
+    Importing byzfl itself imports torchvision, which fails beside a CPU-only torch. So the modules
+    are imported from a package that is found but not executed. It is then removed, so that
+    `import byzfl` elsewhere still imports all of it.
     """
     full = f"byzfl.aggregators.{name}"
     if full in sys.modules:

@@ -1,7 +1,7 @@
 """The robustness benchmark: run its cells, and write page, heat maps and summary.
 
-All that is finished in the folder, in the same protocol and number of rounds, goes on the page, so
-a large plan can be run in parts.
+The page covers all finished cells in the folder with the same protocol and number of rounds, so a
+large plan can be run in parts.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from consilience.lab.pages import (
 from consilience.lab.runner import Row, complete, ends
 from consilience.lab.tables import markdown, where
 
-# One cell of a table: all seeds of a method, an attack, ...
+# A cell of a table covers all seeds of these.
 _KEYS = ("method", "attack", "heterogeneity", "adversaries", "momentum")
 
 
 def bench(plan: Plan, out: Path, console: Console, workers: int = 1) -> Path:
-    """Run what is not finished, write page, figures and summary; return the page."""
+    """Run what is not finished; write page, figures and summary; return the page."""
     complete(cells(plan), out, console, workers)
     found = summary(ends(plan.experiment, plan.rounds, out))
     pictures = figures(found)
@@ -118,7 +118,7 @@ def _oracle(rows: Sequence[Row]) -> str:
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """Return a row per method, the least bad first."""
+    """Return a row per method, the best first."""
     lines = []
     for method in values(rows, "method"):
         mine = where(rows, method=method)
@@ -171,7 +171,7 @@ def _settings(rows: Sequence[Row]) -> list[tuple[int, float]]:
 
 
 def _level(row: Row) -> float:
-    """Return what rows are compared by: points, or accuracy where the oracle is not finished."""
+    """Return what rows are sorted by: points, or accuracy if the oracle is not finished."""
     below = row["below"]
     return float(below if below is not None else 100 * (row["final"] - 1))
 

@@ -1,8 +1,8 @@
-"""Cells: the pieces of an experiment, run once each and kept.
+"""Cells: the parts of an experiment, each run once and kept.
 
-A cell is named by its settings and gives records, rows of plain numbers and words. Each finished
-cell is one JSON file, written whole or not at all, so a run that is cut off goes on where it was:
-cells whose file is there are not run again.
+A cell is named by its settings and returns records, rows of plain numbers and words. Each finished
+cell is one JSON file, written whole or not at all. An interrupted run resumes: cells that have a
+file are not run again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from rich.table import Column
 Row = dict[str, Any]
 Tick = Callable[[int, int], None]  # steps done, steps in all
 
-# Raised whenever the meaning of a cell changes, so that old files are not taken for new ones.
+# Increase it whenever the meaning of a cell changes, so that old files are not taken for new ones.
 VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A piece of an experiment. ``weight`` is its expected share of the time."""
+    """A part of an experiment. ``weight`` is its expected share of the time."""
 
     experiment: str
     settings: Mapping[str, int | float | str]
@@ -53,7 +53,7 @@ class Cell:
         return re.sub(r"[^A-Za-z0-9._=-]+", "-", parts)
 
     def file(self, folder: Path) -> Path:
-        """Where the finished cell is kept."""
+        """Where the finished cell is stored."""
         return folder / "cells" / self.experiment / f"{self.name}.json"
 
 
@@ -70,7 +70,7 @@ def complete(cells: Sequence[Cell], folder: Path, console: Console, workers: int
 
 
 def bars(console: Console) -> Progress:
-    """Return bars of which a long name loses its end, not the numbers beside it."""
+    """Return progress bars in which a long name is cut, not the numbers beside it."""
     name = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     return Progress(
         TextColumn("{task.description}", table_column=name),
@@ -93,10 +93,10 @@ def _in_turn(waiting: Sequence[Cell], folder: Path, console: Console) -> None:
 
 
 def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, workers: int) -> None:
-    # Processes that share the cores must not have a thread per core each. They read this at start.
+    # Processes that share the cores must not use a thread per core each. They read this at start.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"
-    # Ctrl-C is the parent's to hear; leaving the pool ends the workers, and a cell that is cut off
+    # Only the parent handles Ctrl-C. Leaving the pool ends the workers, and an interrupted cell
     # leaves no file.
     with get_context("spawn").Pool(workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         done = pool.imap_unordered(partial(store, folder=folder), waiting)
@@ -105,7 +105,7 @@ def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, worker
 
 
 def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> None:
-    """Run a cell and keep its records."""
+    """Run a cell and store its records."""
     started = perf_counter()
     records = cell.run(tick)
     content = {
@@ -130,11 +130,11 @@ def load(cell: Cell, folder: Path) -> list[Row] | None:
             return None
         return [{**content["settings"], **record} for record in content["records"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # not there, or not whole: it is run again
+        return None  # missing or incomplete: run it again
 
 
 def ends(experiment: str, rounds: int, folder: Path) -> list[Row]:
-    """Return the last record of every finished cell of an experiment with so many rounds."""
+    """Return the last record of every finished cell of an experiment with ``rounds`` rounds."""
     found = []
     for file in sorted((folder / "cells" / experiment).glob("*.json")):
         content = json.loads(file.read_text())

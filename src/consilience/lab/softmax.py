@@ -1,9 +1,9 @@
-"""MNIST by softmax regression in plain numpy, and what adversaries do about it.
+"""MNIST by softmax regression in plain numpy, and attacks on it.
 
-For parties that are processes, begun anew with every message: nothing heavy is imported. Every
-random choice is a function of the seed, the round and the party, so an adversary can work out what
-the honest parties are about to send. That is more than one could know in earnest, and it lets
-adversaries in separate processes collude without a word.
+For parties that are processes, started anew for every message: nothing heavy is imported. Every
+random choice is a function of the seed, the round and the party, so an adversary can compute what
+the honest parties will send. That is more than a real one could know, and it lets adversaries in
+separate processes collude without communication.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS, BATCH, RATE = 20, 64, 0.1
 
 
 def initial() -> Weights:
-    """The model to start from."""
+    """The initial model."""
     return {"weight": np.zeros((10, 784), np.float32), "bias": np.zeros(10, np.float32)}
 
 
@@ -50,7 +50,7 @@ def shard(party: int, parties: int, seed: int) -> tuple[Array, Array]:
 def train(
     model: Weights, party: int, parties: int, round: int, seed: int, poison: Poison | None = None
 ) -> Weights:
-    """The model after a party's training on its own data, poisoned if so asked."""
+    """The model after a party's training on its own data, poisoned if asked."""
     inputs, labels = shard(party, parties, seed)
     rng = np.random.default_rng([seed, round, party])
     if poison is not None:
@@ -72,20 +72,20 @@ def learn(model: Weights, inputs: Array, labels: Array, rng: np.random.Generator
 
 
 def accuracy(model: Weights) -> float:
-    """The share of the test pictures that are recognised."""
+    """The share of test pictures that are classified correctly."""
     everything = digits()
     found = guesses(model, inputs_of(everything.test_images))
     return float((found == everything.test_labels).mean())
 
 
 def guesses(model: Weights, inputs: Array) -> Array:
-    """The digit that each of some pictures (n, 784) is taken for, (n,)."""
+    """The predicted digit of each picture (n, 784), (n,)."""
     found: Array = (inputs @ model["weight"].T + model["bias"]).argmax(1)
     return found
 
 
 def honest_updates(model: Weights, honest: int, round: int, seed: int) -> Array:
-    """What the honest parties add to the model, one row each, (H, K)."""
+    """The honest parties' updates, one row each, (H, K)."""
     rows = [train(model, party, honest, round, seed) for party in range(honest)]
     return np.stack([flat(row) for row in rows]) - flat(model)
 
@@ -99,8 +99,8 @@ def lies(
     seed: int,
     aggregator: Any = None,
 ) -> list[Any]:
-    """What each adversary sends: parameters, or what no model can hold."""
-    # Here, as honest parties do without: it takes scipy.special, a third of their imports.
+    """What each adversary sends: parameters, or something malformed."""
+    # Here, as honest parties do not need scipy.special, which is a third of their import time.
     from consilience.lab.attacks import SUITE, Knowledge, make
 
     def poisoned(poison: Poison, count: int) -> Array:

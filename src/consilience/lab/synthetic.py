@@ -1,15 +1,15 @@
 """Linear regression with parties of differing noise and overlapping data.
 
-The paper's supplement, which held its set-up, is lost; this one is ours. There is one pool of
-samples: features x_s ~ N(0, I), true weights w ~ N(0, I), and a disturbance ε_s ~ N(0, 1) that
-belongs to the sample. Party j holds a run of consecutive samples of the pool and sees the targets
+The paper's supplement with its set-up is lost; this one is ours. There is one pool of samples:
+features x_s ~ N(0, I), true weights w ~ N(0, I), and a disturbance ε_s ~ N(0, 1) that belongs to
+the sample. Party j holds a run of consecutive samples of the pool and sees the targets
 
     y_js = x_sᵀw + σ_j ε_s.
 
-Two parties that hold the same sample saw the same event, one through a better instrument than
-the other. Their errors are therefore correlated, to a known degree: with o_jl the share of
-samples that parties j and l have in common, the least-squares estimates have error covariance
-σ_j σ_l o_jl / n in each coordinate, up to a factor that is common to all parties.
+Two parties with the same sample saw the same event, one through a better instrument than the other.
+So their errors are correlated, to a known degree: with o_jl the share of samples that parties j and
+l have in common, the least-squares estimates have error covariance σ_j σ_l o_jl / n in each
+coordinate, up to a factor common to all parties.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Regression:
     parties: dict[str, tuple[Array, Array]]  # features (n, K), targets (n,)
     truth: Array  # w, (K,)
     noise: Array  # σ, (J,)
-    overlap: Array  # (J, J): the share of its samples that a party has in common with another
+    overlap: Array  # (J, J): the share of samples that two parties have in common
 
     @property
     def covariance(self) -> Array:
@@ -54,9 +54,9 @@ def linear_regression(
 ) -> Regression:
     """Draw the parties' data.
 
-    `overlap` is the share of samples a party has in common with the next; it falls off evenly
+    `overlap` is the share of samples a party has in common with the next; it decreases linearly
     with the distance between the two (0.8, 0.6, 0.4, 0.2). For another pattern give `starts`, the
-    place in the pool where each party's samples start: equal starts, equal samples.
+    place in the pool where each party's samples begin: equal starts, equal samples.
     """
     if starts is None:
         if not 0 <= overlap <= 1:

@@ -1,9 +1,8 @@
 """What the parties compute: gradients at the global parameters, or parameters of their own.
 
-Every random choice of a party comes from its own stream, which is a function of the seed, the
-party's id and the round: nothing depends on who else takes part, and a run can go on from any
-round, given the parameters (and the momenta). The same seed and the same number of threads give
-the same bits.
+All random choices of a party come from its own stream, a function of the seed, the party's id and
+the round. So nothing depends on who else takes part, and a run can resume at any round, given the
+parameters (and the momenta). The same seed and number of threads give the same bits.
 
     parties = Trainers(mlp(), shards, seed=0, batch=128)
     for round in range(200):
@@ -39,7 +38,7 @@ class Samples(NamedTuple):
 def shard(inputs: Array, targets: Array) -> Samples:
     """A shard of float32 inputs, with targets as int64 classes or float32 numbers."""
     kind = np.int64 if np.issubdtype(targets.dtype, np.integer) else np.float32
-    # Copies: torch shares memory with numpy, and what a loader gives may be read-only.
+    # Copies: torch shares memory with numpy, and a loader's arrays may be read-only.
     return Samples(
         torch.from_numpy(np.array(inputs, np.float32, order="C")),
         torch.from_numpy(np.array(targets, kind, order="C")),
@@ -53,7 +52,7 @@ def images(pixels: Array, labels: Array) -> Samples:
 
 
 def windows(codes: Array, length: int) -> Samples:
-    """A shard of text: each window of `length` characters, and the same one place on.
+    """A shard of text: each window of `length` characters, and the one that starts one place on.
 
     The N − length windows are views of one array, so they take no more memory than the text.
     """
@@ -81,8 +80,8 @@ def gradients(
 ) -> Tensor:
     """The gradient of each party's loss on its samples, (J, K).
 
-    Parameters are (K,) when all parties share them, (J, K) when each has its own. One call does
-    all parties when they have equally many samples and the model allows it.
+    Parameters are (K,) if all parties share them, (J, K) if each has its own. One call does all
+    parties if they have equally many samples and the model allows it.
     """
     if model.vmaps and len({len(party.targets) for party in samples}) == 1:
         inputs = torch.stack([party.inputs for party in samples])  # (J, B, ...)
@@ -104,11 +103,11 @@ def gradients(
 
 @dataclass
 class Trainers:
-    """The parties of an experiment: their data, and what each computes when it is asked.
+    """The parties of an experiment: their data, and what each computes.
 
-    batch         samples drawn (with replacement) a round; None: all a party has
-    momentum      worker momentum β: a party sends m ← β·m + (1 − β)·gradient, with m its own and
-                  its first gradient to begin with; it stands still while the party is absent
+    batch         samples drawn (with replacement) per round; None: all of a party's
+    momentum      worker momentum β: a party sends m ← β·m + (1 − β)·gradient; its own m starts with
+                  its first gradient, and does not change while the party is absent
     weight_decay  adds weight_decay/2 · ‖parameters‖² to each party's loss
     """
 
@@ -127,7 +126,7 @@ class Trainers:
         parties: Sequence[str] | None = None,
         poison: Poison | None = None,
     ) -> Tensor:
-        """The updates (J, K) of the parties named (default: all) at the global parameters."""
+        """The updates (J, K) of the named parties (default: all) at the global parameters."""
         names = self._names(parties)
         streams = [stream(self.seed, name, round) for name in names]
         fresh = self._step(parameters, names, streams, poison)
@@ -148,9 +147,9 @@ class Trainers:
     ) -> Tensor:
         """Parameters (J, K) of least loss on each party's whole shard, for one-round learning.
 
-        In closed form where the model has one; else by L-BFGS from `start` (default: the model's
-        initial parameters). Logistic regression on separable data has no finite optimum: give it
-        a weight decay, or let `iterations` be the limit.
+        In closed form if the model has one; else by L-BFGS from `start` (default: the initial
+        parameters). Logistic regression on separable data has no finite optimum: give it a weight
+        decay, or limit the `iterations`.
         """
         start = self.model.initial(self.seed) if start is None else start
         rows = []

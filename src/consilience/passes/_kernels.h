@@ -1,9 +1,8 @@
 /* Loops over numbers of one type for one instruction set.
 
-Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TALL and WIDE (rows
-of a tile: their product, and one side and one vector more, fit the registers), TARGET, NAME(), EACH()
-(min or max of vectors: compilers do not find them by themselves), and LEVELS where T is double. No
-include guard. */
+Included by _loops.c once for each, with T (float or double), BYTES (of a vector), TALL and WIDE (the
+sides of a tile: their product, one side and one vector must fit the registers), TARGET, NAME(), EACH()
+(min or max of vectors, which compilers do not find), and LEVELS where T is double. No include guard. */
 
 #define LANES ((Py_ssize_t)(BYTES / sizeof(T)))
 
@@ -13,7 +12,7 @@ typedef T NAME(V) __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_ali
 typedef T NAME(V);
 #endif
 
-/* Sums by halves: few steps that wait for one another. */
+/* Sums by halves, as few steps then depend on one another. */
 TARGET static double NAME(total)(NAME(V) sums)
 {
     T one[BYTES / sizeof(T)];
@@ -81,13 +80,13 @@ TARGET static void NAME(look)(const Row *row, const int64_t *places, Py_ssize_t 
             out[k] = (T)from_half(((const uint16_t *)data)[places[k]]);
 }
 
-/* Returns a row's numbers from a place on: where they lie, or in the spare they were put in. */
+/* Returns a row's numbers from a place on: uncopied, or in the spare that holds their conversion. */
 TARGET static const T *NAME(seen)(const Row *row, Py_ssize_t at, const T *spare)
 {
     return row->code == (sizeof(T) == 4 ? 'f' : 'd') ? (const T *)row->data + at : spare;
 }
 
-/* The same, and puts n of them into the spare if they are of another type. */
+/* The same, after converting n of them into the spare if they have another type. */
 TARGET static const T *NAME(view)(const Row *row, Py_ssize_t at, Py_ssize_t n, T *spare)
 {
     if (row->code != (sizeof(T) == 4 ? 'f' : 'd'))
@@ -95,7 +94,7 @@ TARGET static const T *NAME(view)(const Row *row, Py_ssize_t at, Py_ssize_t n, T
     return NAME(seen)(row, at, spare);
 }
 
-/* Rounds to the dtype of the output; what lies beyond its range goes to the end of the range. */
+/* Rounds to the dtype of the output; clips to its range. */
 TARGET static void NAME(store)(const T *restrict y, Py_ssize_t n, const Row *out, Py_ssize_t at)
 {
     char *data = (char *)out->data;
@@ -118,7 +117,7 @@ TARGET static void NAME(store)(const T *restrict y, Py_ssize_t n, const Row *out
     }
 }
 
-/* Adds the products of TALL rows with WIDE others, a vector of sums for each two of them. */
+/* Adds the products of TALL rows with WIDE others, a vector of sums for each pair. */
 TARGET static void NAME(tile)(const T *a, const T *b, Py_ssize_t n, Py_ssize_t width,
                               NAME(V) *sums)
 {
@@ -148,7 +147,7 @@ TARGET static void NAME(tile)(const T *a, const T *b, Py_ssize_t n, Py_ssize_t w
             sums[i * WIDE + j] = kept[i][j];
 }
 
-/* How many tiles stand beside the rows from i on, to cover the lower triangle. */
+/* The number of tiles that cover the lower triangle in the rows from i on. */
 static Py_ssize_t NAME(beside)(Py_ssize_t points, Py_ssize_t i)
 {
     return (LESSER(points, i + TALL) + WIDE - 1) / WIDE;
@@ -163,7 +162,7 @@ static size_t NAME(room)(Py_ssize_t points)
     return tiles * TALL * WIDE * BYTES;
 }
 
-/* Adds the sums of all tiles to the totals, and begins them anew. */
+/* Adds the sums of all tiles to the totals, and resets them. */
 TARGET static void NAME(flush)(void *room, Py_ssize_t points, double *total)
 {
     NAME(V) *sums = room;
@@ -194,7 +193,7 @@ TARGET static void NAME(pack)(const Row *row, Py_ssize_t at, Py_ssize_t n, const
 /* Adds the inner products of n numbers of each row, less those of the row `about` if any, to the
 sums of all tiles.
 
-`buffer` has room for `width` numbers of each row and of a few more, which stay zero. */
+`buffer` holds `width` numbers of each row and of a few more, which stay zero. */
 TARGET static void NAME(gram)(const Row *rows, Py_ssize_t points, Py_ssize_t about, Py_ssize_t at,
                               Py_ssize_t n, void *buffer, Py_ssize_t width, void *sums)
 {
@@ -283,9 +282,9 @@ TARGET static void NAME(ring)(const T *before, const T *const *x, const T *w, Py
         y[k] += (w[0] * x[0][k] + w[1] * x[1][k]) + (w[2] * x[2][k] + w[3] * x[3][k]);
 }
 
-/* Forms n numbers of the sum of the rows that weigh something. Of the first `ring` rows, adds each
-one's squared distance from the one before it (the first's: from the last) to `squares`, by way of
-`found`. Returns whether all of it is finite; where it is not, `squares` is left as it was. */
+/* Forms n numbers of the sum of the rows with weight. Of the first `ring` rows, adds each one's
+squared distance from the one before (for the first: from the last) to `squares`, using `found`.
+Returns whether all is finite; if not, `squares` is unchanged. */
 TARGET static int NAME(combine)(const Row *rows, Py_ssize_t count, const double *weights,
                                 Py_ssize_t at, Py_ssize_t n, const Row *out, void *buffer,
                                 Py_ssize_t width, Py_ssize_t ring, double *squares, double *found)
@@ -409,7 +408,7 @@ TARGET static int NAME(trim)(const Row *rows, Py_ssize_t count, Py_ssize_t cut, 
 
 #define MORE(a, b) ((a) > (b) ? (a) : (b))
 
-/* Puts four more rows, or one, among the two least and the two greatest of each of n columns. */
+/* Updates the two least and the two greatest of each of n columns with four more rows, or one. */
 TARGET static void NAME(among)(const T *const *x, Py_ssize_t count, Py_ssize_t n, T *restrict ends)
 {
     T *restrict top = ends, *restrict next = ends + PIECE;
@@ -440,8 +439,8 @@ TARGET static void NAME(among)(const T *const *x, Py_ssize_t count, Py_ssize_t n
     }
 }
 
-/* Adds Σ w x of 4 rows to y, with each x cut off at both ends. Adds the squares of what was cut to
-the first 4 of 8 sums, and each row's squared distance from the one before it to the others. */
+/* Adds Σ w x of 4 rows to y, with x clipped. Adds the squares of what was clipped to the first 4 of 8
+sums, and each row's squared distance from the one before it to the others. */
 TARGET static void NAME(cut)(const T *before, const T *const *x, const T *w, const T *least,
                              const T *most, Py_ssize_t n, T *y, NAME(V) *sums)
 {
@@ -454,7 +453,7 @@ TARGET static void NAME(cut)(const T *before, const T *const *x, const T *w, con
         for (int i = 0; i < 4; i++) {
             NAME(V) now = *(const NAME(V) *)(x[i] + k), apart = now - last;
             NAME(V) heard = (NAME(V))EACH(min)((NAME(V))EACH(max)(now, low), high), gone = now - heard;
-            PREFETCH(x[i] + k + PIECE); /* what comes next, while there is much to do */
+            PREFETCH(x[i] + k + PIECE); /* what comes next */
             total += w[i] * heard;
             kept[i] += gone * gone;
             kept[4 + i] += apart * apart;
@@ -465,7 +464,7 @@ TARGET static void NAME(cut)(const T *before, const T *const *x, const T *w, con
     memcpy(sums, kept, sizeof kept);
 }
 
-/* Finds where each of n columns is cut off: see `corroborate`. */
+/* Finds where each of n columns is clipped: see `corroborate`. */
 TARGET static void NAME(span)(const Sum *sum, const T *const *x, Py_ssize_t n, T *ends)
 {
     const T *four[4];
@@ -499,7 +498,7 @@ TARGET static void NAME(piece)(const Sum *sum, Py_ssize_t at, Py_ssize_t n, T *y
     Py_ssize_t parties = sum->parties, filled = (n + LANES - 1) / LANES * LANES;
     for (Py_ssize_t j = 0; j < sum->count; j++, spare += PIECE) {
         x[j] = NAME(view)(sum->rows + j, at, n, spare);
-        if (filled > n) { /* with zeros, which count for nothing */
+        if (filled > n) { /* padded with zeros, which do not count */
             memmove(spare, x[j], n * sizeof(T));
             memset(spare + n, 0, (filled - n) * sizeof(T));
             x[j] = spare;
@@ -510,7 +509,7 @@ TARGET static void NAME(piece)(const Sum *sum, Py_ssize_t at, Py_ssize_t n, T *y
     for (Py_ssize_t j = 0; j < parties; j += 4, sums += 8) {
         const T *four[4], *before = x[j > 0 ? j - 1 : sum->ring > 0 ? sum->ring - 1 : 0];
         T w[4];
-        for (Py_ssize_t i = 0; i < 4; i++) { /* the last one stands for those that are not there */
+        for (Py_ssize_t i = 0; i < 4; i++) { /* the last row repeats, with no weight */
             four[i] = x[LESSER(j + i, parties - 1)];
             w[i] = j + i < parties ? (T)sum->weights[j + i] : 0;
         }
@@ -523,10 +522,10 @@ TARGET static void NAME(piece)(const Sum *sum, Py_ssize_t at, Py_ssize_t n, T *y
     NAME(store)(y, n, sum->out, at);
 }
 
-/* Forms n numbers of the sum in which none of the first `parties` rows counts further beyond the
-second least and the second greatest of the witnesses than `headroom` times what these are apart.
-Adds each one's squares of what was cut off to `alone`, and the ring's squared distances to
-`squares`. Returns whether all is finite; where it is not, the squares are left as they were. */
+/* Forms n numbers of the sum in which the first `parties` rows are clipped to the range from the
+second least to the second greatest of the witnesses, widened on each side by `headroom` times its
+width. Adds the squares of what was clipped of each row to `alone`, and the ring's squared distances
+to `squares`. Returns whether all is finite; if not, the squares are unchanged. */
 TARGET static int NAME(corroborate)(const Sum *sum, Py_ssize_t at, Py_ssize_t n)
 {
     T *y = sum->room, *ends = y + PIECE, *spare = ends + 4 * PIECE;
@@ -543,7 +542,7 @@ TARGET static int NAME(corroborate)(const Sum *sum, Py_ssize_t at, Py_ssize_t n)
             double lost = NAME(total)(sums[j / 4 * 8 + j % 4]);
             double apart = j < sum->ring ? NAME(total)(sums[j / 4 * 8 + 4 + j % 4]) : 0;
             if (!add)
-                never = lost * 0 + apart * 0; /* what is not finite was cut off */
+                never = lost * 0 + apart * 0; /* something not finite was clipped */
             else {
                 sum->alone[j] += lost;
                 if (j < sum->ring)

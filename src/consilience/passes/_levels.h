@@ -1,7 +1,7 @@
 /* The descent to noise levels, for one instruction set: estimators/levels.py has the equations.
 
-Included by _kernels.h where T is double. Of a symmetric matrix the lower triangle is kept, row by row
-and `width` numbers apart: half the roots, and half the memory to go through. */
+Included by _kernels.h where T is double. Of a symmetric matrix only the lower triangle is stored, rows
+`width` numbers apart: half the roots to compute, and half the memory to read. */
 
 /* Returns Σ x y. */
 TARGET static double NAME(dot)(const double *x, const double *y, Py_ssize_t n)
@@ -24,8 +24,8 @@ TARGET static void NAME(add)(double f, const double *x, Py_ssize_t n, double *re
         y[k] += f * x[k];
 }
 
-/* Writes what the pairs of a party of level s with n others weigh, and by how much they are off; adds
-both to the others' sums. */
+/* Writes the weights and the misfits of the pairs of a party of level s with n others; adds both to
+the others' sums. */
 TARGET static void NAME(reweigh)(const double *restrict D, const double *restrict met, double s,
                                  const double *restrict levels, double bar, Py_ssize_t n,
                                  double *restrict v, double *restrict off, double *restrict sums,
@@ -41,8 +41,8 @@ TARGET static void NAME(reweigh)(const double *restrict D, const double *restric
     }
 }
 
-/* Forms the equations of the least squares reweighted at these levels: A, and what the levels leave
-of the right side. */
+/* Forms the equations of the least squares reweighted at these levels: A, and the residual of the
+right-hand side. */
 TARGET static void NAME(equations)(const Fit *fit, double bar, const double *levels, double *A,
                                    Py_ssize_t width, double *left, double *room)
 {
@@ -73,7 +73,8 @@ TARGET static void NAME(product)(const double *A, Py_ssize_t width, const double
     }
 }
 
-/* Adds to x what solves the equations, by conjugate gradients. Returns whether a few steps did. */
+/* Adds the solution of the equations to x, by conjugate gradients. Returns whether it converged in a
+few steps. */
 TARGET static int NAME(by_gradients)(const double *A, Py_ssize_t width, const double *left,
                                      Py_ssize_t n, double *restrict x, double *room)
 {
@@ -104,7 +105,7 @@ TARGET static int NAME(by_gradients)(const double *A, Py_ssize_t width, const do
     return 0;
 }
 
-/* Puts the x with Ax = x in the place of x; A becomes its Cholesky factor, tile by tile. */
+/* Replaces x by the solution of A · solution = x; A becomes its Cholesky factor, tile by tile. */
 TARGET static void NAME(at_once)(double *A, Py_ssize_t width, Py_ssize_t n, double *restrict x)
 {
     for (Py_ssize_t i = 0; i < n; i += TALL)
@@ -148,8 +149,8 @@ TARGET static double NAME(objective)(const Fit *fit, const double *levels, doubl
     return 2 * sum;
 }
 
-/* Moves levels from the start to the end of a descent; returns the objective there, or infinity once
-they are where another one ended. */
+/* Moves levels from the start to the end of a descent; returns the objective there, or infinity if
+they meet the end of another one. */
 TARGET static double NAME(descend)(const Fit *fit, double *levels, double *room,
                                    Py_ssize_t *iterations)
 {

@@ -2,9 +2,9 @@
 levels, a loop over pairs of parties.
 `plain.py` says the same in numpy; both have the same signatures and the same tests.
 
-A row is one party's numbers in one tensor, as they lie: any object with a buffer. All loops run
-without Python's lock and start no threads: the caller hands ranges to threads of its own. Sums
-within a chunk are of the type of the numbers, sums over chunks are double. */
+A row holds one party's numbers in one tensor, uncopied: any object with a buffer. All loops run
+without Python's lock and start no threads: the caller gives ranges to its own threads. Sums within
+a chunk have the type of the numbers, sums over chunks are double. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -34,7 +34,7 @@ typedef struct {
     char code; /* f: float32, d: float64, e: float16, b: bfloat16 */
 } Row;
 
-/* A sum that asks for witnesses: of what, to where, and with what room to work in. */
+/* A sum with witnesses: its input, its output, and memory to work in. */
 typedef struct {
     const Row *rows, *out;
     Py_ssize_t count, parties, ring;
@@ -56,12 +56,12 @@ typedef struct {
 #define LARGEST_BFLOAT16 3.3895313892515355e38
 #define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
-#define CHUNK 4096 /* of a sum: a few rows of it stay in the cache */
-#define DEPTH 960  /* of inner products: the rows of two tiles stay in the first cache */
+#define CHUNK 4096 /* columns of a sum at once: a few rows stay in the cache */
+#define DEPTH 960  /* columns of inner products at once: two tiles' rows stay in the first cache */
 #define FLUSH 16   /* chunks after which sums go from single precision to double */
 #define COLUMNS 32 /* sorted at once: two vectors, or a few */
-#define PIECE 256  /* columns whose ends are looked for at once: all rows stay in the cache */
-#define MANY 100   /* parties, from which on a few steps solve the equations of their levels: */
+#define PIECE 256  /* columns clipped at once: all rows stay in the cache */
+#define MANY 100   /* with so many parties, this many steps usually solve the levels' equations: */
 #define GRADIENTS 20
 #define SOLVED 1e-7 /* the relative error that ends the steps */
 
@@ -79,7 +79,7 @@ static inline uint32_t to_bits(float x)
     return bits;
 }
 
-/* The exponent's bias is 112 less. A product mends it, for subnormal numbers too. */
+/* The bias of the exponent is 112 less. The product corrects it, also for subnormal numbers. */
 static inline float from_half(uint16_t half)
 {
     uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
@@ -109,10 +109,10 @@ static inline uint16_t to_half(float x)
     return (uint16_t)(sign | ((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13));
 }
 
-#define VECTORS 7 /* to work with, beside the matrix of the equations */
+#define VECTORS 7 /* of working memory, beside the matrix of the equations */
 #define WIDTH(n) (((n) + 7) / 8 * 8)
 
-/* Returns by how much two sets of levels differ at most, relatively. */
+/* Returns the largest relative difference between two sets of levels. */
 static double apart(const double *x, const double *y, Py_ssize_t n)
 {
     double most = 0;
@@ -161,7 +161,7 @@ static double apart(const double *x, const double *y, Py_ssize_t n)
 #include "_kernels.h"
 #endif
 
-/* What the compiler makes of it: NEON where that is the rule. */
+/* The compiler's default: NEON where every processor has it. */
 #ifdef __GNUC__
 #define SHORT 16
 #else
@@ -228,7 +228,7 @@ static const Set sets[] = {
 #endif
     SET(any),
 };
-static const Set *in_use = sets; /* the best there is; only tests ask for another */
+static const Set *in_use = sets; /* the best one; only tests ask for another */
 
 static int can(const char *set)
 {
@@ -242,11 +242,11 @@ static int can(const char *set)
     return strcmp(set, "any") == 0;
 }
 
-/* What a call reads and writes, held until it ends. */
+/* The buffers that a call reads and writes, held until it ends. */
 typedef struct {
     Row *rows;
     Py_buffer *views; /* of the rows, then of other things */
-    Py_ssize_t count, held, length; /* length: of rows and output; -1 while nothing told it */
+    Py_ssize_t count, held, length; /* length: of rows and output; -1 while unknown */
 } Call;
 
 #define OTHERS 4
@@ -260,7 +260,7 @@ static void end(Call *call)
     PyMem_Free(call->rows);
 }
 
-/* Takes hold of memory that numbers of so many bytes lie in. */
+/* Holds the buffer of an object, whose items must have this many bytes. */
 static const Py_buffer *hold(Call *call, PyObject *object, int flags, Py_ssize_t width)
 {
     Py_buffer *view = call->views + call->held;
@@ -273,7 +273,7 @@ static const Py_buffer *hold(Call *call, PyObject *object, int flags, Py_ssize_t
     return NULL;
 }
 
-/* Takes hold of a row, or of the output: all are of one length, but for those that are None. */
+/* Holds a row or the output. All have one length, except for those that are None. */
 static int take(Call *call, PyObject *object, int flags, char code, Row *row)
 {
     Py_ssize_t width = code == 'd' ? 8 : code == 'f' ? 4 : code == 'e' || code == 'b' ? 2 : 0;
@@ -299,12 +299,12 @@ static int take(Call *call, PyObject *object, int flags, char code, Row *row)
     return 1;
 }
 
-/* Takes hold of the rows. */
+/* Holds the rows. */
 static int begin(Call *call, PyObject *objects, const char *codes)
 {
     memset(call, 0, sizeof *call);
     call->length = -1;
-    PyObject *tuple = PySequence_Tuple(objects); /* whose rows nobody can change meanwhile */
+    PyObject *tuple = PySequence_Tuple(objects); /* a tuple cannot change meanwhile */
     if (tuple == NULL)
         return 0;
     Py_ssize_t count = PyTuple_GET_SIZE(tuple);
@@ -335,7 +335,7 @@ static int all_there(const Call *call)
     return 1;
 }
 
-/* Takes hold of so many other numbers of 8 bytes. Returns NULL for None, and after an error. */
+/* Holds this many other numbers of 8 bytes. Returns NULL for None, and after an error. */
 static void *also(Call *call, PyObject *object, int flags, Py_ssize_t count)
 {
     if (object == Py_None || PyErr_Occurred())
@@ -347,15 +347,15 @@ static void *also(Call *call, PyObject *object, int flags, Py_ssize_t count)
     return NULL;
 }
 
-/* Numbers of a row in a chunk: so many at most, and a multiple of a line of the cache. */
+/* Numbers of a row in a chunk: at most so many, and a multiple of a cache line. */
 static Py_ssize_t chunk_of(const Call *call, Py_ssize_t most)
 {
     return LESSER(most, (call->length + 63) / 64 * 64);
 }
 
-/* Room to work in, kept between calls: to have memory from the system and give it back, megabytes a
-call, takes longer than the work, and the threads wait for one another. It begins at the start of
-a line of the cache, as a vector across two costs two reads. */
+/* Working memory, kept between calls: to take megabytes from the system and return them in each call
+takes longer than the work, and threads wait for one another. It is aligned to cache lines, as a
+vector across two lines costs two reads. */
 #define SPARES 4
 #define MOST_KEPT ((size_t)1 << 24)
 
@@ -370,7 +370,7 @@ static PyThread_type_lock spares_lock;
 static Spare borrow(size_t size)
 {
     Spare found = {0, NULL};
-    if (PyThread_acquire_lock(spares_lock, NOWAIT_LOCK)) { /* nobody waits: who forks may hold it */
+    if (PyThread_acquire_lock(spares_lock, NOWAIT_LOCK)) { /* do not wait: a fork may leave it held */
         for (int s = 0; s < SPARES && found.start == NULL; s++)
             if (spares[s].size >= size) {
                 found = spares[s];
@@ -433,7 +433,7 @@ static PyObject *gram(PyObject *self, PyObject *args)
     const Kernels *use = wide ? &in_use->wide : &in_use->single;
     size_t number = wide ? sizeof(double) : sizeof(float), room = use->room(call.count);
     Py_ssize_t chunk = chunk_of(&call, wide ? DEPTH / 2 : DEPTH);
-    Py_ssize_t padded = call.count + 6; /* tiles reach beyond the last row */
+    Py_ssize_t padded = call.count + 6; /* tiles extend beyond the last row */
     Spare spare = borrow(padded * chunk * number + room);
     if (spare.start == NULL)
         goto end;
@@ -563,7 +563,7 @@ end:
     return good ? PyLong_FromSsize_t(finite ? seen : -1) : NULL;
 }
 
-/* Bytes to work in: numbers of each row and of five more, two sums of vectors, and an address. */
+/* Bytes of working memory: numbers of each row and of five more, two vectors of sums, an address. */
 #define ROOM(count) ((count) * (8 * PIECE + 2 * 64 + sizeof(void *)) + 5 * 8 * PIECE + 8 * 64)
 
 PyDoc_STRVAR(corroborate_doc,

@@ -1,8 +1,8 @@
-"""BLAS on one thread, for a while.
+"""BLAS on one thread, for a limited time.
 
-OpenBLAS's threads go on spinning for some 0.1 s after a product of two small matrices. Where the
-inference is small and the passes are short, that is a core less for the second pass. numpy has no
-switch for it; the libraries that it brought along do.
+OpenBLAS's threads keep spinning for some 0.1 s after a product of two small matrices. With a small
+inference and short passes, the second pass then has a core less. numpy has no switch for it; the
+libraries that come with numpy do.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _lock, _inside, _before = Lock(), 0, [0]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Have BLAS work on the thread that asks, where that can be had. Several rounds may ask for it
-    at once: the last to end restores what the first found."""
+    """Have BLAS work on the calling thread, where possible. Several rounds may ask at once: the
+    last to end restores what the first found."""
     global _inside, _before
     with _lock:
         if _inside == 0:
@@ -44,9 +44,9 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(1)
 def _switches() -> tuple[Switch, ...]:
-    """Return how to ask for, and to set, the number of threads of each OpenBLAS in this process."""
+    """Return functions that get and set the number of threads of each OpenBLAS in this process."""
     found: list[Switch] = []
-    with suppress(OSError):  # no such file on other systems
+    with suppress(OSError):  # the file exists on Linux only
         lines = Path("/proc/self/maps").read_text().splitlines()
         for path in sorted({line.split()[-1] for line in lines if "openblas" in line}):
             with suppress(OSError):

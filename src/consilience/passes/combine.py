@@ -1,10 +1,10 @@
-"""The second pass over the updates: the weighted sum, and a look at what evidence may have missed.
+"""The second pass over the updates: the weighted sum, and a check of the sampled evidence.
 
-Evidence from a sample of the coordinates is checked while the sum is formed: the parties stand in a
-**ring**, and each one's squared distance from the one before it is measured in all coordinates. The
-ring is drawn anew each time, so that no party knows who will be beside it.
+Evidence from a sample is checked while the sum is formed. The parties stand in a **ring**, and each
+one's squared distance from its predecessor is measured in all coordinates. The ring is drawn at
+random each time, so no party can know its neighbour.
 
-Where nothing is to count on the word of one, the sum is cut off coordinate by coordinate: see
+Where nothing may rest on the word of one party, the sum is winsorised coordinate by coordinate: see
 `corroborate`.
 """
 
@@ -24,9 +24,9 @@ from consilience.updates.tensors import Storage
 from consilience.updates.trees import Path
 from consilience.updates.usable import Piece, Updates
 
-Room = Callable[[Path], Storage]  # where a tensor of the result goes
+Room = Callable[[Path], Storage]  # returns the storage for a tensor of the result
 
-_TOLD = 64  # blocks of coordinates, of which one tells who contributed to a coordinate-wise rule
+_TOLD = 64  # one block in so many is used to tell who contributed to a coordinate-wise rule
 
 
 def combine(
@@ -37,18 +37,18 @@ def combine(
     tell: Tell = ignored,
     witnesses: Witnesses | None = None,
 ) -> tuple[Vector, Vector]:
-    """Form y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes; ``weights`` ends with that of
-    the centre.
+    """Form y = Σ_j w_j x_j tensor by tensor, in the updates' dtypes; the last weight is that of the
+    centre.
 
-    ``ring`` is an order of all parties: return each one's mean squared distance from the one before
-    it, zero without a ring. With ``witnesses`` nobody counts far beyond them: return also the mean
-    square of what each party said on its word alone. Both are of what is evidence, and NaN where an
-    update, or the sum, is not finite; every coordinate is formed all the same.
+    ``ring`` is an order of all parties: return each one's mean squared distance from its
+    predecessor, zero without a ring. With ``witnesses`` nobody counts far beyond them: return also
+    the mean square of what was clipped of each party. Both cover the coordinates that are evidence,
+    and are NaN if an update, or the sum, is not finite; all coordinates are formed in any case.
     """
     value = _Value(updates, room)
     centred = weights[-1] != 0 and updates.center is not None
     chosen = np.flatnonzero(weights[:-1]) if ring is None else ring
-    chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # of nobody the sum is zero
+    chosen = chosen if len(chosen) else np.zeros(1, np.intp)  # with no parties the sum is zero
     said = np.append(weights[chosen], weights[-1]) if centred else weights[chosen]
     add = _loop(updates, None if witnesses is None else witnesses.of(chosen))
 
@@ -74,13 +74,13 @@ def combine(
         alone[chosen] += cut
         if squares is not None:
             apart[ring] += squares
-    alone[weights[:-1] == 0] = 0.0  # who has no say has nothing cut off
+    alone[weights[:-1] == 0] = 0.0  # a party without weight has nothing to clip
     unknown = 0.0 if finite else np.nan
     return apart / updates.seen + unknown, alone / updates.seen + unknown
 
 
 def _loop(updates: Updates, witnesses: Witnesses | None) -> Callable[..., bool]:
-    """Return the loop that forms a piece: with witnesses, the one that asks for them."""
+    """Return the loop that forms a piece: with witnesses, the one that clips."""
     use, wide = updates.loops or loops.current, updates.wide
     if witnesses is None:
         return lambda rows, codes, said, out, code, squares, _: use.combine(
@@ -94,11 +94,10 @@ def _loop(updates: Updates, witnesses: Witnesses | None) -> Callable[..., bool]:
 def reduce(
     updates: Updates, cut: int, room: Room, *, exact: bool = False, tell: Tell = ignored
 ) -> tuple[Vector, Vector]:
-    """Form, coordinate by coordinate, the mean without the ``cut`` least and ``cut`` greatest.
+    """Form the mean of each coordinate without the ``cut`` least and ``cut`` greatest.
 
-    Return each party's share in it and its mean squared distance from it. Where there are many
-    coordinates these are of some of them, unless ``exact``. Both are NaN where an update is not
-    finite.
+    Return each party's share in it and its mean squared distance from it. With many coordinates
+    these come from some of them, unless ``exact``. Both are NaN if an update is not finite.
     """
     count, wide = len(updates.parties), updates.wide
     every = 1 if exact or updates.size <= SMALL else _TOLD
@@ -125,14 +124,14 @@ def reduce(
 
 
 class _Value:
-    """The result while it is formed."""
+    """The result while it is being formed."""
 
     def __init__(self, updates: Updates, room: Room) -> None:
         self._model = updates.leaves[updates.template]
         self._storage = {path: room(path) for path in updates.floats}
 
     def place(self, piece: Piece) -> tuple[Array, bytes]:
-        """Return an array for a piece, its own place where that is in memory; and its code."""
+        """Return an array for a piece, its final place if that is in memory; and its dtype code."""
         model, storage = self._model[piece.path], self._storage[piece.path]
         if not getattr(storage, "written", False):
             return storage[piece.low : piece.high], model.code
@@ -140,7 +139,7 @@ class _Value:
         return np.empty(piece.high - piece.low, native), model.code
 
     def keep(self, piece: Piece, formed: Array) -> None:
-        """Take a piece that was formed elsewhere."""
+        """Store a piece that was formed outside its final place."""
         storage = self._storage[piece.path]
         if getattr(storage, "written", False):
             storage[piece.low : piece.high] = formed

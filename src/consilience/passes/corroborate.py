@@ -1,23 +1,23 @@
-"""Nothing on the word of one: how far beyond the others a party is heard in a coordinate.
+"""Nothing on the word of one: a limit on how far a party counts beyond the others.
 
-Weights say how much of an update counts. They cannot stop a party that is like the others in nearly
-all coordinates, and far away in a few: a backdoor, or sparse poison. Corroboration does. In each
-coordinate take the span that two witnesses reach from either side, from the second least to the
-second greatest. Nobody counts further beyond it than twice its width. It is a winsorised weighted
-mean, with room to spare: the honest, whose noise is alike, lose nearly nothing by it.
+A weight applies to a whole update. It cannot stop a party that is like the others in nearly all
+coordinates and far away in a few: a backdoor, or sparse poison. Corroboration does. In each
+coordinate take the range from the second least to the second greatest witness, which at least two
+reach from either side. Nobody counts further beyond it than twice its width. This is a winsorised
+weighted mean with headroom: honest parties with similar noise lose nearly nothing.
 
-*Witnesses* are the parties that weigh more than half as much as the typical one: that with half of
-all weight on either side. So no party, however heavy, is more than one witness, and those who move
-together are one at most.
+*Witnesses* are the parties that weigh more than half as much as the typical one (the weighted
+median of the weights). So no party, however heavy, is more than one witness, and a group of parties
+that move together is one at most.
 
-*Where somebody may be the only one to know.* What a party says of a class that it alone has seen is
-its word alone, too. But where that is so, it is so of several parties; where hardly anybody would
-lose by corroboration, whoever does is a suspect. A sample of the coordinates tells which it is.
-Where errors hardly change over rounds, as with worker momentum, there is no noise that widens the
-span, and two such parties are several.
+*Rare knowledge.* A party that alone has seen a class also stands alone. But where data are split
+like that, several parties do. So if hardly anybody would lose by corroboration, whoever does lose
+is a suspect. A sample of the coordinates tells which case it is.
+Worker momentum removes the noise that widens the range: where errors hardly change over rounds, two
+parties are several.
 
-*Suspects.* Where, besides, parties are known to differ by noise or mildly, whoever stands alone
-much more than the others do counts less in all coordinates, too.
+*Suspects.* If, besides, parties are known to differ by noise or mildly, a party that stands alone
+much more than the others gets a smaller weight in all coordinates.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from consilience.arrays import Array, Mask, Positions, Vector
 from consilience.passes import loops
 from consilience.updates.votes import at_most_half, middle
 
-_HALF = 0.5  # of the typical weight: who weighs no more is no witness
-_LEAST = 3  # witnesses: of two, the second least is the greatest
-_TINY = 1e-300  # in place of a zero to divide by
-_SMALLEST = 1e-30  # sum of squares whose parts single precision still knows
+_HALF = 0.5  # of the typical weight; a witness weighs more
+_LEAST = 3  # fewest witnesses: with two, the second least is the greatest
+_TINY = 1e-300  # instead of zero as a divisor
+_SMALLEST = 1e-30  # least sum of squares whose terms single precision can hold
 
 
 class Corroboration(NamedTuple):
-    """Whether, and how strictly, others must stand beside a party.
+    """Whether, and how strictly, other parties must support what a party sends.
 
-    - ``always``: also where a party may be the only one to know something, and however few.
+    - ``always``: even if a party may be the only one to know something, and with three witnesses.
     - ``mild``: parties are known to differ by noise or mildly.
     - ``settled``: their errors are known to be much the same in every round.
-    - ``headroom``: widths of the span that two witnesses reach, beyond which nobody counts.
-      Without any, 4.5 % of efficiency are lost with ten honest parties, 0.2 % with 1, 0.04 % with
-      2. At 1 a class that few parties know is cut as well.
-    - ``hardly``: the share of its squared difference that is a party's word alone, up to which it
-      hardly stands alone; ``most`` of the witnesses must. On MNIST that quantile is 0.002 where
-      corroboration costs nothing, and 0.01 to 0.3 where classes are known to one party alone.
-    - ``enough``: witnesses. With six 0.9 % of efficiency are lost, with three 34 %.
-    - ``suspect``: times that quantile, and ``alone``, the least share, from which a party counts
-      less where parties differ mildly. The honest reach six times. Where more than half of all
-      parties stand alone so much, nobody is asked for a witness.
+    - ``headroom``: how many widths of the witnesses' range a party counts beyond it. With 0, ten
+      honest parties lose 4.5 % of efficiency, with 1 0.2 %, with 2 0.04 %. At 1 a class that few
+      parties know is clipped as well.
+    - ``hardly``: the largest share of its squared difference that would be clipped of a party which
+      hardly stands alone. The quantile ``most`` of the witnesses must be below it. On MNIST that
+      quantile is 0.002 where corroboration costs nothing, and 0.01 to 0.3 where one party alone
+      knows a class.
+    - ``enough``: fewest witnesses. With six, 0.9 % of efficiency is lost, with three 34 %.
+    - ``suspect``: a party counts less, where parties differ mildly, from this many times that
+      quantile and from the share ``alone`` on. Honest parties reach six times. If more than half of
+      all parties stand alone so much, nobody needs a witness.
     """
 
     always: bool = False
@@ -66,23 +67,23 @@ class Corroboration(NamedTuple):
 
 
 class Witnesses(NamedTuple):
-    """What the loops need: who is a witness, a byte for each party, and the room beyond them."""
+    """What the loops need: a byte for each party, not zero for witnesses; and the headroom."""
 
     there: bytes
     headroom: float
 
     def of(self, parties: Positions) -> Witnesses:
-        """Return the same for some of the parties, in another order."""
+        """Return the same for some of the parties, in the given order."""
         return self._replace(there=bytes(self.there[j] for j in parties))
 
 
 def corroborated(
     sample: Array, weights: Vector, rule: Corroboration, voices: Mask | None = None
 ) -> tuple[Vector, Witnesses | None]:
-    """Return the weights that count, and the witnesses, going by some coordinates of all: (J, n).
+    """Return the weights that count and the witnesses, judged by a sample of coordinates, (J, n).
 
-    None where there are too few of them, or where parties may be the only ones to know something.
-    ``voices`` are the parties that may be witnesses: one of each group, as copies bear none out.
+    None if there are too few witnesses, or if parties may be the only ones to know something.
+    ``voices`` are the parties that may be witnesses: one of each group, as copies prove nothing.
     """
     those = witnesses_of(weights)
     if voices is not None:
@@ -94,8 +95,8 @@ def corroborated(
         return weights, found
     shares = _shares_alone(sample, weights, found)
     typical = float(np.quantile(shares[those], rule.most))
-    # Where most parties would be cut off, they are no lone voices; where several witnesses would,
-    # they know something.
+    # If most parties would be clipped, they do not stand alone; if several witnesses would, they
+    # know something.
     if np.median(shares) > rule.alone or typical > rule.hardly:
         return weights, None
     if rule.settled and _second(shares if voices is None else shares[voices]) > rule.alone:
@@ -105,7 +106,7 @@ def corroborated(
     most = max(rule.suspect * typical, rule.alone)
     kept = at_most_half(weights * np.minimum(1.0, most / np.maximum(shares, most)))
     kept *= weights.sum() / kept.sum()
-    steady = those & witnesses_of(kept)  # a suspect is no witness
+    steady = those & witnesses_of(kept)  # a suspect cannot be a witness
     if steady.sum() >= _LEAST:
         found = Witnesses(steady.tobytes(), rule.headroom)
     return kept, found
@@ -117,21 +118,21 @@ def _second(shares: Vector) -> float:
 
 
 def witnesses_of(weights: Vector) -> Mask:
-    """Tell which parties weigh more than half of what the typical one does."""
+    """Tell which parties weigh more than half as much as the typical one."""
     weights = np.maximum(weights, 0.0)
     found: Mask = weights > _HALF * middle(weights, weights)
     return found
 
 
 def voices_of(groups: tuple[tuple[str, ...], ...], parties: tuple[str, ...]) -> Mask:
-    """Tell which of the parties are in no group, or the first of theirs that is there."""
+    """Tell which parties are in no group, or are the first present member of theirs."""
     there = set(parties)
     others = {party for group in groups for party in [p for p in group if p in there][1:]}
     return np.array([party not in others for party in parties])
 
 
 def _shares_alone(sample: Array, weights: Vector, witnesses: Witnesses) -> Vector:
-    """Return the share of each party's squared difference that would be cut off."""
+    """Return the share of each party's squared difference that would be clipped."""
     alone, apart = _lost(sample, weights, witnesses)
     if not ((apart > _SMALLEST) & (apart < np.inf)).all():
         alone, apart = _lost(sample.astype(np.float64), weights, witnesses)
@@ -141,7 +142,7 @@ def _shares_alone(sample: Array, weights: Vector, witnesses: Witnesses) -> Vecto
 
 
 def _lost(sample: Array, weights: Vector, witnesses: Witnesses) -> tuple[Vector, Vector]:
-    """Return each party's squares of what would be cut off, and of its difference from the sum."""
+    """Return the sums of squares of what would be clipped of each party, and of its difference."""
     rows = np.ascontiguousarray(sample)
     value, alone = np.empty_like(rows[0]), np.zeros(len(rows))
     code, wide = rows.dtype.char.encode(), rows.dtype == np.float64

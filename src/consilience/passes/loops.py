@@ -17,7 +17,7 @@ def _compiled() -> ModuleType | None:
 
 
 compiled = _compiled()
-# For tests, and for whoever suspects the compiled ones.
+# The variable is for tests, and for users who suspect the compiled loops.
 current = plain if compiled is None or os.environ.get("CONSILIENCE_PLAIN") else compiled
 
 

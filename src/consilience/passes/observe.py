@@ -1,4 +1,4 @@
-"""The first pass over the updates: the distances between the parties; and a look at some places."""
+"""The first pass over the updates: the distances between parties; and a look at some places."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from consilience.updates.tensors import Storage
 from consilience.updates.trees import Leaves, Path, show
 from consilience.updates.usable import Piece, Updates
 
-Tell = Callable[[int], None]  # that so many coordinates are done
+Tell = Callable[[int], None]  # reports how many coordinates are done
 
-# A reference this many times farther from its peers than another party is not a good one.
+# A reference this many times farther from its peers than another party is a bad one.
 _FAR = 1000.0
-_FIRST = 128  # coordinates, in which a reference is looked for
-# A squared distance this many times smaller than the squares it is the difference of has lost
-# digits in single precision.
+_FIRST = 128  # coordinates from which the reference is chosen
+# A squared distance this many times smaller than the squares whose difference it is has lost digits
+# in single precision.
 _LOST = 1e-3
-_MANY = 1 << 16  # numbers here and there: so many are worth a thread
-# Of single tensors: distances in all, up to which they are told, and coordinates of each.
+_MANY = 1 << 16  # with this many scattered numbers a thread is worth its cost
+# For distances of single tensors: the most distances in all, and coordinates of each tensor.
 TOLD = 1 << 18
 _SPAN = 512
 
@@ -38,7 +38,7 @@ def ignored(_: int) -> None:
 def observe(
     updates: Updates, random: np.random.Generator, *, exact: bool = False, tell: Tell = ignored
 ) -> tuple[Updates, Evidence]:
-    """Return the evidence of a round, and the updates less those found unusable on the way."""
+    """Return the evidence of a round, and the updates without those found unusable on the way."""
     size = updates.seen
     spans = [(0, size)] if exact else sampled_spans(size, len(updates.parties), random)
     wide = updates.wide or size <= SMALL
@@ -47,8 +47,8 @@ def observe(
         distances, lost = _distances(updates, spans, reference, wide, tell)
         if lost and not wide:
             distances, _ = _distances(updates, spans, reference, True, tell)
-        # A party may look like its peers in the first coordinates alone, to spoil the others'
-        # distances with differences as large as it is in the rest.
+        # A party may look like its peers in the first coordinates only. As the reference it would
+        # spoil the distances of the others in the rest.
         typical = np.median(distances[:-1, :-1], axis=1)
         if typical[reference] > _FAR * typical.min():
             distances, _ = _distances(updates, spans, int(np.argmin(typical)), True, tell)
@@ -56,7 +56,7 @@ def observe(
     if there.all():
         seen = sum(stop - start for start, stop in spans)
         return updates, Evidence((Block(updates.parties, distances, float(seen)),))
-    # Whoever is at a distance from nobody but itself is to blame, where it is that clear.
+    # A party that has a distance from nobody but itself is to blame, if it is that clear.
     good = screened(updates, there[:-1].sum(axis=1) == 1)
     if len(good.parties) == len(updates.parties):
         good = screened(updates)
@@ -66,12 +66,12 @@ def observe(
 
 
 def _first(updates: Updates) -> list[Storage]:
-    """Return what the numbers of the first party lie in: a product of factors is no array."""
+    """Return the storages of the first party; a product of factors is not an array."""
     return [updates.leaves[0][path].storage for path in updates.floats]
 
 
 def look(updates: Updates, places: Positions) -> Array:
-    """Return every party's coordinates at some places, in ascending order: (J, n)."""
+    """Return every party's coordinates at the given places, in ascending order: (J, n)."""
     wide, count = updates.wide, len(updates.parties)
     out = np.empty((count, len(places)), float if wide else np.float32)
     edges = np.searchsorted(places, updates.offsets)
@@ -101,9 +101,9 @@ def by_tensor(
     random: np.random.Generator,
     known: Mapping[Path, Matrix] | None = None,
 ) -> Layers | None:
-    """Return the distances in each tensor that is evidence, in a span of it; None of a single
-    tensor, or of too many. ``reference`` is a party that is not far from the others. ``known`` are
-    squared distances in whole tensors."""
+    """Return the distances in a span of each tensor that is evidence; None for a single tensor, or
+    for too many. ``reference`` is a party not far from the others. ``known`` are squared distances
+    in whole tensors."""
     known = known or {}
     paths = [p for p in updates.floats if updates.judges(p) and updates.leaves[0][p].size]
     parties, gram_of = len(updates.parties), (updates.loops or loops.current).gram
@@ -127,7 +127,7 @@ def by_tensor(
 
 
 def screened(updates: Updates, suspects: Array | None = None) -> Updates:
-    """Return the updates less every party, or suspect, whose numbers cannot be used."""
+    """Return the updates without those parties, or suspects, whose numbers are unusable."""
     looked_at = np.flatnonzero(np.ones(len(updates.parties)) if suspects is None else suspects)
 
     def unusable(leaves: Leaves) -> str | None:
@@ -145,10 +145,10 @@ def screened(updates: Updates, suspects: Array | None = None) -> Updates:
 def _distances(
     updates: Updates, spans: Spans, reference: int, wide: bool, tell: Tell
 ) -> tuple[Matrix, bool]:
-    """Return mean squared distances over the spans, and whether rounding may show in them.
+    """Return mean squared distances over the spans, and whether rounding may have spoilt them.
 
-    The products are of differences from one of the parties, the reference, so that what the
-    updates have in common does not cancel.
+    Inner products are taken about one of the parties, the reference, so that the common part of
+    the updates does not cause cancellation.
     """
     points = len(updates.parties) + 1
     gram_of = (updates.loops or loops.current).gram
@@ -174,8 +174,8 @@ def _distances(
 
 
 def _apart(gram: Array) -> tuple[Array, Array]:
-    """Return squared distances from products, of which the lower triangle is filled, and the sums
-    of squares that they are differences of: of one matrix, or of several."""
+    """Return squared distances from products (lower triangle), and the sums of squares whose
+    differences they are: for one matrix or several."""
     gram = np.tril(gram) + np.swapaxes(np.tril(gram, -1), -1, -2)
     squares = np.diagonal(gram, axis1=-2, axis2=-1)
     sums = squares[..., :, None] + squares[..., None, :]
@@ -183,8 +183,8 @@ def _apart(gram: Array) -> tuple[Array, Array]:
 
 
 def _likely_medoid(updates: Updates, spans: Spans) -> int:
-    """Return the party whose median distance from the others is least in the first coordinates:
-    differences from a wild one would be as large as it is."""
+    """Return the party with the least median distance from the others, in the first coordinates:
+    about a wild one, the differences would be as large as it is."""
     start, stop = spans[0]
     count = len(updates.parties)
     gram = np.zeros((count, count))

@@ -1,6 +1,6 @@
-"""The loops of `_loops.c` in torch, for rows that lie on an accelerator: they stay there.
+"""The loops of `_loops.c` in torch, for rows on an accelerator: they stay there.
 
-What comes back to this machine are J×J inner products and a few sums. Signatures as in `plain`.
+Only J×J inner products and a few sums come back to this machine. Signatures as in `plain`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from consilience.arrays import Array, Vector
 
 Row = Any  # a flat torch tensor
 
-_CHUNK = 1 << 16  # columns at a time: sums over chunks are in double precision
+_CHUNK = 1 << 16  # columns at a time; sums over chunks are in double precision
 
 
 def gram(rows: Sequence[Row | None], codes: bytes, about: int, total: Array, wide: bool) -> None:
@@ -37,7 +37,7 @@ def combine(
     squares: Vector | None,
     wide: bool,
 ) -> bool:
-    """Write Σ_j w_j x_j to ``out``; tell whether all of it is finite."""
+    """Write Σ_j w_j x_j to ``out``; tell whether it is finite everywhere."""
     finite = True
     for at in range(0, out.numel(), _CHUNK):
         some = [row[at : at + _CHUNK] for row in rows]
@@ -71,7 +71,7 @@ def trim(
     squares: Vector,
     wide: bool,
 ) -> int:
-    """Write the mean of each column without its ``cut`` least and greatest to ``out``."""
+    """Write the mean of each column without its ``cut`` least and ``cut`` greatest to ``out``."""
     finite = True
     for at in range(0, out.numel(), _CHUNK):
         X = _stacked([row[at : at + _CHUNK] for row in rows], wide)
@@ -97,7 +97,7 @@ def corroborate(
     alone: Vector,
     wide: bool,
 ) -> bool:
-    """As `combine`, with what stands far beyond the witnesses cut off."""
+    """As `combine`, but what lies far beyond the witnesses is clipped."""
     finite, parties = True, len(witnesses)
     those = np.flatnonzero(np.frombuffer(witnesses, np.uint8))
     for at in range(0, out.numel(), _CHUNK):
@@ -123,7 +123,7 @@ def corroborate(
 
 
 def _stacked(rows: Sequence[Row], wide: bool) -> Any:
-    """Return rows as one matrix, in double precision if asked for and to be had there."""
+    """Return rows as one matrix, in double precision if asked for and supported there."""
     import torch
 
     double = wide and rows[0].device.type != "mps"
@@ -136,7 +136,7 @@ def _fetched(values: Any) -> Array:
 
 
 def _store(y: Any, out: Row) -> None:
-    """Round to the dtype of the output; what lies beyond its range goes to the end of the range."""
+    """Round to the dtype of the output; clip to its range."""
     import torch
 
     largest = torch.finfo(out.dtype).max

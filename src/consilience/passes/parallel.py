@@ -1,4 +1,4 @@
-"""Passes over many numbers on all cores, with results that do not depend on how many there are."""
+"""Passes over many numbers on all cores, with the same result whatever their number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MOST_STRIPES = 16
-_LEAST_WORK = 1 << 22  # numbers: fewer are not worth a thread
+_LEAST_WORK = 1 << 22  # fewer numbers are not worth a thread
 
 
 def cores() -> int:
@@ -25,10 +25,10 @@ def cores() -> int:
 
 
 def stripes(spans: Spans, rows: int) -> list[Spans]:
-    """Cut spans of so many rows into pieces of work for threads, all of about the same size.
+    """Cut the spans of ``rows`` rows into pieces of work for threads, of about equal size.
 
     The cut depends on the work alone: sums over stripes, added in order, are the same bit for bit
-    whoever computes them.
+    on any number of threads.
     """
     total = sum(stop - start for start, stop in spans)
     count = max(1, min(_MOST_STRIPES, total * rows // _LEAST_WORK))
@@ -45,17 +45,17 @@ def stripes(spans: Spans, rows: int) -> list[Spans]:
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:
-    """Yield ``work(item)`` for each item, in order, at work on as many as there are threads."""
+    """Yield ``work(item)`` for each item, in order, with as many at work as there are threads."""
     threads = min(threads or cores(), len(items))
     if threads < 2:
         yield from map(work, items)
         return
-    # With the caller's context: numpy keeps in it which errors to ignore.
+    # In the caller's context, in which numpy keeps what errors to ignore.
     futures = [_pool().submit(copy_context().run, work, item) for item in items]
     try:
         for future in futures:
             yield future.result()
-    finally:  # where one fails, or the caller stops, the rest is not begun
+    finally:  # if one fails, or the caller stops, do not begin the rest
         for future in futures:
             future.cancel()
         wait(futures)
@@ -63,10 +63,10 @@ def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = N
 
 @lru_cache(1)
 def _pool() -> ThreadPoolExecutor:
-    """Return threads that are kept: those made for a pass would share a core for its first
-    milliseconds."""
+    """Return a lasting pool: new threads would share a core for the first milliseconds of a
+    pass."""
     return ThreadPoolExecutor(cores(), thread_name_prefix="consilience")
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+if hasattr(os, "register_at_fork"):  # a child process has none of its parent's threads
     os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,8 +1,8 @@
 """The loops of `_loops.c` in plain numpy, for machines without a compiler.
 
-A row is one party's numbers in one tensor, as they lie, with the code of its dtype: f for float32,
-d for float64, e for float16, b for bfloat16 (numbers of 16 bits to numpy). ``wide`` asks for
-double precision.
+A row holds one party's numbers in one tensor, uncopied, with the code of its dtype: f for float32,
+d for float64, e for float16, b for bfloat16 (which numpy reads as uint16). ``wide`` asks for double
+precision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {"f": "float32", "e": "float16", "b": "bfloat16"}
 def gram(rows: Sequence[Array | None], codes: bytes, about: int, total: Array, wide: bool) -> None:
     """Add the lower triangle of the rows' inner products to ``total``, (P, P).
 
-    The row ``about`` is subtracted from all of them; -1: none is. A row that is None is zero.
+    The row ``about`` is subtracted from all of them; −1: none is. A row that is None is zero.
     """
     length = next((len(row) for row in rows if row is not None), 0)
     for at in range(0, length, _CHUNK):
@@ -45,10 +45,10 @@ def combine(
     squares: Vector | None,
     wide: bool,
 ) -> bool:
-    """Write Σ_j w_j x_j to ``out``, rounded to its dtype; tell whether all of it is finite.
+    """Write Σ_j w_j x_j to ``out``, rounded to its dtype; tell whether it is finite everywhere.
 
-    Unless ``squares`` is None, add the squared distance of each of the first rows, one for each of
-    its numbers, from the row before it; of the first from the last of these.
+    If ``squares`` is given, it has a number for each of the first rows: add to it the row's squared
+    distance from the row before, for the first row from the last of them.
     """
     finite, ring = True, 0 if squares is None else len(squares)
     for at in range(0, len(out), _CHUNK):
@@ -78,10 +78,11 @@ def trim(
     squares: Vector,
     wide: bool,
 ) -> int:
-    """Write the mean of each column without its ``cut`` least and greatest to ``out``.
+    """Write the mean of each column without its ``cut`` least and ``cut`` greatest to ``out``.
 
-    Add each row's share in the result, and its squared distance from it. Return how many columns
-    those were of, -1 if something is not finite. ``every`` may save work, and here does not.
+    Add each row's share in the result, and its squared distance from it. Return the number of
+    columns these were taken from, or −1 if something is not finite. ``every`` allows the compiled
+    loop to skip columns; here all are used.
     """
     finite = True
     for at in range(0, len(out), _CHUNK):
@@ -105,8 +106,8 @@ def descend(
 ) -> tuple[int, float]:
     """Write where a fit from this start ends to ``levels``; `estimators.levels` has the equations.
 
-    The pairs are the distances and how often each two met, both symmetric. Return the iterations
-    and the objective, infinity once the fit is where another ended: ``ends``, (E, J).
+    The pairs are the distances and how often each two met, both symmetric. Return the number of
+    iterations and the objective: infinity if the fit meets one of the known ``ends``, (E, J).
     """
     bar, exact, hardening, tolerance, most, pull, least, same = how
     D, met = pairs
@@ -127,8 +128,8 @@ def descend(
 def _improved(
     D: Matrix, met: Matrix, levels: Vector, start: Vector, bar: float, pull: float
 ) -> Vector:
-    """Return the levels of the least squares reweighted at these."""
-    from scipy.linalg.lapack import dposv  # here, since it takes longer to import than the rest
+    """Return the levels that solve the least squares reweighted at these."""
+    from scipy.linalg.lapack import dposv  # here, as its import takes longer than all others
 
     p = np.add.outer(levels, levels)
     misfit = np.maximum(np.abs(p - D), bar * p)
@@ -156,11 +157,12 @@ def corroborate(
     alone: Vector,
     wide: bool,
 ) -> bool:
-    """As `combine`, but none of the first rows counts far beyond the witnesses.
+    """As `combine`, but no row counts far beyond the witnesses.
 
-    In each column these are cut off beyond the second least and the second greatest of the
-    witnesses, and ``headroom`` times what those are apart. ``witnesses`` has a byte for each of
-    them, at least three not zero. Add the squares of what was cut off to ``alone``.
+    In each column the first rows are clipped to the range from the second least to the second
+    greatest of the witnesses, widened on each side by ``headroom`` times its width. ``witnesses``
+    has a byte for each of these rows, at least three of them not zero. Add the squares of what was
+    clipped to ``alone``.
     """
     finite, parties = True, len(witnesses)
     those = np.flatnonzero(np.frombuffer(witnesses, np.uint8))
@@ -194,7 +196,7 @@ def corroborate(
 def look(
     rows: Sequence[Array], codes: bytes, places: Positions, out: Matrix, at: int, wide: bool
 ) -> None:
-    """Write each row's numbers at some places to the columns from ``at`` on of ``out``, (J, N)."""
+    """Write each row's numbers at some places to ``out``, (J, N), from column ``at`` on."""
     for line, row, code in zip(out, rows, codes.decode(), strict=True):
         line[at : at + len(places)] = _numbers(row[places], code)
 

@@ -1,4 +1,4 @@
-"""Which coordinates the evidence is taken from: all, or a sample that nobody can foresee."""
+"""Which coordinates the evidence is taken from: all, or a sample that nobody can predict."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from consilience.arrays import Positions, Spans
 
-# So few coordinates, parties or numbers in all are not worth a sample.
+# With fewer coordinates, parties or numbers in all than this, no sample is drawn.
 SMALL = 1 << 17
 _FEW = 4
 _NUMBERS = 1 << 23
-# What the largest error of a sampled distance should be, and how many numbers are read for it at
-# most: with 200 parties 20,000 coordinates of each, whose distances are known to a hundredth.
+# The aim for the largest error of a sampled distance, and the most numbers read to reach it: with
+# 200 parties 20,000 coordinates each, enough for distances to within a hundredth.
 _ERROR = 0.007
 _READ = 1 << 22
 _SPAN = 4096
-# Coordinates that show whether parties know what nobody else does; and of a run of neighbours among
-# them, as a line of the cache costs the same however much of it is read.
+# The coordinates sampled to tell whether a party knows what nobody else does; and the length of a
+# run of neighbours among them, as a whole cache line costs no more than one number.
 PLACES = 4096
 _RUN = 8
 
@@ -24,10 +24,10 @@ _RUN = 8
 def sampled_spans(size: int, parties: int, random: np.random.Generator) -> Spans:
     """Return spans of coordinates, one at a random place in each of many equal stretches.
 
-    Of n coordinates, a party's distance from the others has a relative error of √(2/n), and the
+    With n coordinates, a party's distance from the others has a relative error of √(2/n), and the
     largest of J such errors is about √(2 log 2J) times as large. n is chosen for a largest error of
-    _ERROR, with the finite-population correction; but the cost of n coordinates grows as J², so the
-    more parties there are, the fewer coordinates are read of each.
+    _ERROR, with the finite-population correction. But the cost of n coordinates grows as J², so
+    with more parties fewer coordinates of each are read.
     """
     if size <= SMALL or parties <= _FEW or size * parties <= _NUMBERS:
         return [(0, size)]
@@ -41,8 +41,8 @@ def sampled_spans(size: int, parties: int, random: np.random.Generator) -> Spans
 
 
 def places_of(size: int, random: np.random.Generator) -> Positions:
-    """Return coordinates in ascending order, a run at a random place in each of many equal
-    stretches; all of them where there are few."""
+    """Return coordinates in ascending order: a run at a random place in each of many equal
+    stretches, or all of them if there are few."""
     if size <= PLACES:
         return np.arange(size)
     edges = np.linspace(0, size, PLACES // _RUN + 1).astype(np.intp)

@@ -1,7 +1,7 @@
 "use strict";
 // Charts: lines over rounds and the matrix of correlations, drawn by ECharts on canvas.
 
-const FEW = 40; // parties beyond those that stand out: more are drawn as their quantiles
+const FEW = 40; // unsuspicious parties with a line each: if there are more, their quantiles are drawn
 const MOST = 16; // lines of parties that stand out
 const MATRIX = 60; // parties in the matrix: more could not be told apart
 const LABELLED = 7;
@@ -38,7 +38,7 @@ class Chart {
     }).observe(this.holder);
   }
 
-  // What is out of sight is drawn when it comes into sight.
+  // A chart is drawn only when it comes into view.
   when(draw) {
     this.waiting = draw;
     if (this.seen) this.look(true);
@@ -52,8 +52,8 @@ class Chart {
     draw();
   }
 
-  // Draw for paper, at once, as there is no next frame; and in one layer, since browsers print the
-  // uppermost alone.
+  // For paper, draw at once, as there is no next frame, and in one layer, as browsers print only the
+  // uppermost.
   print(width) {
     this.canvas.resize({ width });
     this.look(true);
@@ -80,7 +80,7 @@ class Chart {
   }
 }
 
-// A chart over rounds, with a line where the picked round is, which moves without a new drawing.
+// A chart over rounds, with a line at the picked round, which moves without redrawing the chart.
 class LineChart extends Chart {
   constructor(section, label, { onRound, onParty }) {
     super(section, label);
@@ -114,7 +114,7 @@ class LineChart extends Chart {
     const wide = this.holder.clientWidth > 480;
     const named = labels ? legible(series, log) : new Set();
     const [first, last] = axisEnds(rounds);
-    const lone = rounds.length === 1; // in the middle, and its number alone is on the axis
+    const lone = rounds.length === 1; // drawn in the middle; the axis shows only its number
     this.drawn = true;
     super.draw({
       grid: { left: 46, right: labels && wide ? 112 : 14, top: 12, bottom: zoom ? 64 : 26 },
@@ -163,13 +163,13 @@ class LineChart extends Chart {
   }
 }
 
-// The first and the last round on an axis; a round that is alone has room on both sides.
+// The first and the last round on an axis; a single round has room on both sides.
 function axisEnds(rounds) {
   const [first, last] = [rounds[0]?.number ?? 0, rounds.at(-1)?.number ?? 1];
   return rounds.length === 1 ? [first - 1, first + 1] : [first, Math.max(last, first + 1)];
 }
 
-// Powers of ten as marks, or of two where there would be too few.
+// Powers of ten as ticks, or of two if there would be too few.
 function logAxis(series) {
   const [low, high] = extent(series);
   return { type: "log", logBase: high / low > 100 ? 10 : 2 };
@@ -182,7 +182,7 @@ function extent(series) {
   return [low, high];
 }
 
-// The lines whose labels would not stand on those of lines before them.
+// The lines whose labels would not overlap those of earlier lines.
 function legible(series, log) {
   const [low, high] = extent(series);
   const height = (y) => (log ? Math.log(y / low) / Math.log(high / low) : (y - low) / (high - low));
@@ -282,12 +282,12 @@ function seriesLabels(run, judgements, loud, picked) {
   return new Map([...found].filter(([party]) => loud.includes(party)).slice(0, LABELLED));
 }
 
-// A name of which the ends are left if it is long: names of parties often begin alike.
+// A long name is cut in the middle: names of parties often begin alike.
 function short(name) {
   return name.length > 12 ? `${name.slice(0, 4)}…${name.slice(-7)}` : name;
 }
 
-// The matrix, groups side by side; order: positions among the round's members.
+// The matrix, sorted by group; order: positions among the round's members.
 function drawMatrix(chart, run, round, order, picked) {
   const value = correlations(round);
   const names = order.map((member) => run.names[round.members[member]]);

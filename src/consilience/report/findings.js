@@ -1,12 +1,12 @@
 "use strict";
-// Whom to trust: what the record says of each party in the last rounds up to the picked one, in words.
+// Whom to trust: what the record says about each party in the rounds up to the picked one, in words.
 // A party stands out if the record names it: in the picked round, or in half of the last ones.
 
 const WINDOW = 10; // rounds a finding rests on
 const CAUSES = ["rejected", "together", "noisy"]; // the gravest first
 const NUMBER = /(\d[\d.e+]*)(?=×)/; // in a reason
 
-// One judgement per party that was there, those who stand out first, then who is heard least.
+// One judgement per party that was there: those who stand out first, then by weight, the least first.
 function judge(run, place) {
   const window = run.rounds.slice(Math.max(0, place + 1 - WINDOW), place + 1);
   const typical = new Map(window.map((round) => [round, median([...round.noise])]));
@@ -54,7 +54,7 @@ function why(judgement) {
   ].join("; ");
 }
 
-// Reasons that differ in their numbers alone, as one: "noise 3.1 to 9.2× the typical".
+// Joins reasons that differ only in their numbers: "noise 3.1 to 9.2× the typical".
 function ranged(reasons) {
   const parts = reasons.map((reason) => reason.split(NUMBER));
   return parts[0]
@@ -73,7 +73,7 @@ function withoutNumbers(reason) {
     .join("…");
 }
 
-// The groups of judgements that one sentence is about: [cause, judgements].
+// Judgements grouped by sentence: [cause, judgements].
 function clusters(judgements) {
   const found = new Map();
   for (const judgement of judgements.filter((one) => one.cause)) {
@@ -118,7 +118,7 @@ function headline(run, place, judgements) {
   return round.caveats.length ? "No party stands out, but this is no all-clear." : "No party stands out.";
 }
 
-// What remains to be said once those who stand out are named.
+// What to say after those who stand out are named.
 function remainder(run, place, judgements) {
   const round = run.rounds[place];
   if (!round) return "The page shows rounds as they are written.";
@@ -166,7 +166,7 @@ function times(value) {
   return `${value < 10 ? value.toFixed(2) : brief(value)}×`;
 }
 
-// A number and the ends of its interval, in as many digits as that is worth; or null.
+// A number and the ends of its interval, with as many digits as the interval allows; or null.
 function interval(value, doubt) {
   if (!(value > 0) || Number.isNaN(doubt)) return null;
   const [low, high] = [value * Math.exp(-doubt), value * Math.exp(doubt)];

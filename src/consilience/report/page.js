@@ -1,5 +1,5 @@
 "use strict";
-// The page: what is picked, what is shown of it, and how it is moved about.
+// The page: what is picked, what is shown, and how to move about.
 
 const $ = (id) => document.getElementById(id);
 const given = JSON.parse($("data").textContent);
@@ -41,7 +41,7 @@ function pickParty(party) {
   showParty();
 }
 
-// Everything; for the first time, when rounds were added, and when the colours change.
+// Draws everything: at first, when rounds were added, and when the colours change.
 function showAll() {
   state.drawn.matrix = null;
   state.drawn.lines = null;
@@ -88,7 +88,7 @@ function showParty() {
   showParties();
   showDetail();
   showMatrix();
-  // Lines change with who stands out and who is picked, not with every round.
+  // The lines depend on who stands out and who is picked, not on the round.
   const look = JSON.stringify([state.party, judgements.length, [...colours(judgements)].sort()]);
   if (look !== state.drawn.lines) showLines();
   state.drawn.lines = look;
@@ -128,14 +128,14 @@ async function follow(place) {
     place = news.next;
     document.body.classList.remove("lost");
   } catch (error) {
-    document.body.classList.add("lost"); // the server is gone, or the record damaged: what is here stays
+    document.body.classList.add("lost"); // the server is gone, or the record damaged: keep what is here
   }
   setTimeout(() => follow(place), 1000);
 }
 
 let asked = 0;
 $("round").addEventListener("input", () => {
-  cancelAnimationFrame(asked); // one drawing for all that is asked within a frame
+  cancelAnimationFrame(asked); // draw once per frame
   asked = requestAnimationFrame(() => pickPlace(Number($("round").value)));
 });
 $("earlier").addEventListener("click", () => pickPlace(state.place - 1));

@@ -1,4 +1,4 @@
-"""Fill the page: the record's lines, the script and the style in one file."""
+"""Builds the page: the record's lines, the script and the style in one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consilience.storage.whole import whole
 
 _ORDER = ("run", "findings", "tables", "charts", "views", "plots", "page")
 SCRIPTS = ("vendor/echarts.js", *(f"{name}.js" for name in _ORDER))
-# Correlations are kept of as many rounds as fit: of all, up to a few hundred rounds of 50 parties.
+# Correlations are thinned to as many rounds as fit: all, up to a few hundred rounds of 50 parties.
 _CORRELATIONS = 1 << 20  # characters
 
 
@@ -31,7 +31,7 @@ def write(record: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
 
 
 def fill(title: str, found: list[dict[str, Any]], live: int | None = None) -> str:
-    """Return the page; ``live`` is the place in the record from which it is to ask for more."""
+    """Return the page; ``live`` is the place in the record from which on to ask for more."""
     here = files("consilience.report")
     style = here.joinpath("page.css").read_text("utf-8")
     scripts = [here.joinpath(name).read_text("utf-8") for name in SCRIPTS]
@@ -40,7 +40,7 @@ def fill(title: str, found: list[dict[str, Any]], live: int | None = None) -> st
     content = {
         "policy": policy(style, scripts, live is not None),
         "style": f"<style>{style}</style>",
-        # Nothing a party is called can end the script element: no < is left.
+        # No party's name can end the script element: no < is left.
         "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
@@ -52,7 +52,7 @@ def fill(title: str, found: list[dict[str, Any]], live: int | None = None) -> st
 
 
 def policy(style: str, scripts: list[str], live: bool) -> str:
-    """Return a content security policy: these scripts and this style, and nothing else at all."""
+    """Return a content security policy that allows these scripts and this style, nothing else."""
     allowed = " ".join(_hash(script) for script in scripts)
     asks = "connect-src 'self'; " if live else ""
     return (
@@ -62,7 +62,7 @@ def policy(style: str, scripts: list[str], live: bool) -> str:
 
 
 def compact(found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the lines without what repeats or would be too much, and the texts they point at."""
+    """Return the lines without repeated or excessive parts, and the texts they refer to."""
     spent = sum(len(line.get("correlation", "")) for line in found)
     every = max(1, -(-spent // _CORRELATIONS))
     texts: dict[str, int] = {}

@@ -1,5 +1,5 @@
 "use strict";
-// What is drawn: the charts of this page, each with its tooltip and the table behind it.
+// The charts of the page, each with its tooltip and the table behind it.
 
 const TOLD = 16; // parties in a tooltip
 const COLUMNS = 12; // parties in a table
@@ -35,7 +35,7 @@ function showLines() {
   overParties("noise", noise, noiseText);
 }
 
-// Where the noise of the picked party may lie as well.
+// The interval for the noise of the picked party.
 function intervalLines() {
   const { party } = state;
   if (party === null) return [];
@@ -58,7 +58,7 @@ function equalLine() {
   return { id: "equal", data: ends.map((number) => [number, 1]), silent: true, lineStyle };
 }
 
-// Groups side by side, then the most suspicious first.
+// Sorted by group, then the most suspicious first.
 function matrixOrder(round) {
   const rank = new Map(judgements.map((one, k) => [one.party, k]));
   const group = (party) => (Number.isNaN(round.group[party]) ? Infinity : round.group[party]);
@@ -217,7 +217,7 @@ function overParties(id, value, format) {
   ]);
 }
 
-// The table behind a chart is made when it is opened.
+// The table behind a chart is made only when it is opened.
 function lazily(section, make) {
   const details = section.querySelector("details");
   const fill = () => {

@@ -3,7 +3,7 @@
 
 class Run {
   constructor(texts) {
-    this.texts = texts; // that reasons may point at
+    this.texts = texts; // to which reasons refer
     this.names = []; // party number -> id
     this.rounds = [];
     this.numbers = new Map(); // party id -> number
@@ -58,21 +58,21 @@ class Run {
     else this.insert(round);
   }
 
-  // Of a round written twice, the last line counts.
+  // If a round was written twice, the last line counts.
   insert(round) {
     const place = this.rounds.findIndex((other) => other.number >= round.number);
     const same = this.rounds[place].number === round.number;
     this.rounds.splice(place, same ? 1 : 0, round);
   }
 
-  // Numbers of the members as an array over all parties; NaN for who was not there.
+  // Numbers of the members as an array over all parties; NaN for those that were absent.
   spread(members, values) {
     const all = new Float64Array(this.names.length).fill(NaN);
     members.forEach((party, k) => (all[party] = values?.[k] ?? NaN));
     return all;
   }
 
-  // A party's weight as a multiple of an equal share: 0 if rejected, NaN if it was not there.
+  // A party's weight as a multiple of an equal share: 0 if rejected, NaN if absent.
   share(round, party) {
     if (round.rejected.has(party)) return 0;
     return (round.weights[party] ?? NaN) * round.members.length;
@@ -82,7 +82,7 @@ class Run {
     return round.noise[party] ?? NaN;
   }
 
-  // Half the width of the noise's interval, in the logarithm; NaN where there is none.
+  // Half the width of the noise's interval, in logarithms; NaN if there is none.
   doubt(round, party) {
     return round.doubt[party] ?? NaN;
   }
@@ -92,7 +92,7 @@ class Run {
     return Number.isNaN(group ?? NaN) ? [] : round.members.filter((p) => round.group[p] === group);
   }
 
-  // The last place up to this one where correlations were kept, or -1.
+  // The last place up to this one with correlations, or -1.
   correlated(place) {
     while (place >= 0 && !this.rounds[place].correlation) place--;
     return place;
@@ -129,7 +129,7 @@ function mean(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN;
 }
 
-// "3–7, 12": places in the run, as the numbers of their rounds.
+// Places in the run as round numbers: "3–7, 12".
 function spans(run, places) {
   const parts = [];
   for (let k = 0; k < places.length;) {

@@ -1,5 +1,5 @@
 "use strict";
-// Tables: of text only, whatever a party is called; long ones by the page, sorted by any column.
+// Tables of plain text, whatever a party is called; in pages if long, sortable by any column.
 
 function element(kind, attributes = {}, ...children) {
   const made = document.createElement(kind);
@@ -11,8 +11,8 @@ function element(kind, attributes = {}, ...children) {
   return made;
 }
 
-// Whether the page is being printed: then tables have no pages. Charts are as wide as a sheet of
-// A4 or Letter has room in a card.
+// Whether the page is being printed: then tables are not split into pages. Charts are as wide as a
+// card on a sheet of A4 or Letter.
 const paper = { on: false, width: 670 };
 
 // columns: [{title, sort(row), cell(row), left, first}]; state keeps {by, down, page} between drawings.

@@ -1,5 +1,5 @@
 "use strict";
-// What is said: findings, figures, and the tables of parties, rejections and notes.
+// The texts of the page: findings, figures, and the tables of parties, rejections and notes.
 
 const byRound = {
   title: "Round",
@@ -113,14 +113,14 @@ function bar(share, most) {
   return element("span", { class: "bar" }, track, element("span", {}, times(share)));
 }
 
-// What was ever said of the picked party, and when.
+// All that was ever said about the picked party, and when.
 function showDetail() {
   const { party } = state;
   $("detail").hidden = party === null;
   if (party === null) return;
   const said = new Map();
   run.rounds.forEach((round, place) => {
-    // Numbers change from round to round: one line per kind of reason.
+    // One line per kind of reason, as the numbers change from round to round.
     const reason = round.reasons.has(party) ? withoutNumbers(round.reasons.get(party)) : null;
     const text = round.rejected.has(party) ? `rejected: ${round.rejected.get(party)}` : reason;
     if (text) said.set(text, [...(said.get(text) ?? []), place]);

@@ -1,9 +1,9 @@
-"""Serve the page of a record that still grows: to this machine, to who knows the address, to read.
+"""Serves the page of a growing record, read-only, on this machine, to those who know the address.
 
-The page asks every second for what was added since the place it has read to. The address holds a
-random token; whatever is asked without it gets the same 404. A connection lasts `DEADLINE` seconds
-at most, and there are `MOST` of them: one more costs the oldest its place, so that nobody who says
-half a sentence keeps others from being heard.
+The page asks every second for what was added since it last read. The address holds a random token;
+requests without it all get the same 404. A connection lasts at most `DEADLINE` seconds, and there
+are at most `MOST`: a further one replaces the oldest, so that a client that never finishes its
+request cannot block others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from consilience.text import shown
 
 log = logging.getLogger(__name__)
 
-DEADLINE = 30.0  # seconds, for a question and its answer
+DEADLINE = 30.0  # seconds for a request and its response
 MOST = 64  # connections, and so threads
 
 
@@ -37,16 +37,16 @@ class Watch(ThreadingHTTPServer):
     """A web server for one record, which need not exist yet."""
 
     daemon_threads = True
-    request_queue_size = MOST  # beyond it, to connect would take a second
+    request_queue_size = MOST  # with a shorter queue, connecting could take a second
 
     def __init__(
         self, record: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 0
     ) -> None:
         self.record = Path(record)
         self.token = secrets.token_urlsafe(24)
-        self._open: dict[Any, float] = {}  # connections, the oldest first, and until when
+        self._open: dict[Any, float] = {}  # connections, oldest first, and their deadlines
         self._lock = Lock()
-        self.added(0)  # a file that is no record is told before anybody looks
+        self.added(0)  # reports at once if the file is not a record
         super().__init__((host, port), _Handler)
 
     @property
@@ -61,7 +61,7 @@ class Watch(ThreadingHTTPServer):
         return fill(self.record.name, found, live=place)
 
     def added(self, place: int) -> str:
-        """Return in JSON what was added since, or null for a record begun anew."""
+        """Return what was added since, as JSON; null if the record was begun anew."""
         if not self.record.exists():
             return json.dumps({"rounds": [], "next": 0} if place == 0 else None)
         if self.record.stat().st_size < place:
@@ -70,7 +70,7 @@ class Watch(ThreadingHTTPServer):
         return json.dumps({"rounds": found, "next": end})
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; with too many of them, give up the oldest."""
+        """Answer in a thread; if there are too many, drop the oldest."""
         with self._lock:
             self._open[request] = monotonic() + DEADLINE
             while len(self._open) > MOST:
@@ -78,13 +78,13 @@ class Watch(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection that has had its answer."""
+        """Close a connection that was answered."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Give up connections that last too long."""
+        """Drop connections that last too long."""
         super().service_actions()
         with self._lock:
             for request in [one for one, end in self._open.items() if end < monotonic()]:
@@ -96,7 +96,7 @@ class Watch(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say in one line what went wrong; that somebody went away did not."""
+        """Log an error in one line; a client that went away is none."""
         error = sys.exception()
         if not isinstance(error, OSError):
             log.error("a question could not be answered: %s", shown(repr(error), 500))
@@ -134,4 +134,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the page asks every second."""
+        """Log nothing: the page asks every second."""

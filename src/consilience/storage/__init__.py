@@ -1,1 +1,1 @@
-"""What is kept on disk: written whole or not at all, checked before it is believed."""
+"""What is kept on disk: written whole or not at all, and checked before it is used."""

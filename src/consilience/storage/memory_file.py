@@ -1,7 +1,7 @@
 """A memory's file: one .npz of plain arrays and a JSON header, no pickle.
 
-The arrays are stored uncompressed, so reading takes no more room than the file, and each has the
-archive's checksum. What the file says is checked: it may be damaged, or made to mislead.
+The arrays are stored uncompressed, so reading takes no more memory than the file's size, and the
+archive has a checksum for each. All contents are checked: a file may be damaged or forged.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from consilience.text import shown
 from consilience.trails import PLACES, Relay, Trails, kept
 
 _FORMAT = "consilience-memory"
-_VERSION = 3  # 2 has no past and no max_parties, and trails in eight bytes a number
+_VERSION = 3  # version 2 has no past and no max_parties, and its trails are float64
 MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
-_MOST_COORDINATES = 2.0**48  # of one round: a petabyte
+_MOST_COORDINATES = 2.0**48  # in one round: a petabyte
 
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What a memory's file holds."""
+    """What the file of a memory holds."""
 
     decay: float
     rounds: int
@@ -44,7 +44,7 @@ class Contents:
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write a file: whole or not at all."""
+    """Write a file, whole or not at all."""
     header, arrays = _packed(contents)
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     with whole(path) as file:
@@ -118,7 +118,7 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _arrays(file: IO[bytes]) -> dict[str, Array]:
-    """Return the arrays of a file, of which none is read before all their sizes are known."""
+    """Return the arrays of a file; none is read before the sizes of all are known."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
@@ -178,7 +178,7 @@ def _known(header: dict[str, Any], arrays: dict[str, Array]) -> Known:
         rank = arrays["factors"].shape[-1]
         factors = _taken(arrays, "factors", (len(parties), rank))
         own, prior = _taken(arrays, "own", (len(parties),)), _taken(arrays, "prior", ())
-        told = np.isfinite(own)  # of the others nothing is known
+        told = np.isfinite(own)  # nothing is known about the others
         if not (
             _plausible(factors[told])
             and np.isnan(factors[~told]).all()
@@ -248,7 +248,7 @@ def _taken(
 
 
 def _plausible(array: Array, power: int = 1) -> bool:
-    """Tell whether all are zero, or of a size that updates within their limits lead to."""
+    """Tell whether all numbers are zero or of a size that valid updates can lead to."""
     sizes = np.abs(array[array != 0])
     return _within(sizes, 1e-60**power, 1e60**power)
 

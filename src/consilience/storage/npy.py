@@ -1,4 +1,4 @@
-"""The .npy format, read from bytes that nobody can vouch for. Nothing is ever unpickled."""
+"""The .npy format, read from untrusted bytes. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def parsed(data: bytes) -> Array:
-    """Return the array as a view of its bytes; raise some error if that is not what they are."""
-    start = io.BytesIO(data)  # shares the bytes
+    """Return the array as a view of its bytes; raise some error if they are not an array."""
+    start = io.BytesIO(data)  # no copy
     shape, fortran, dtype = _HEADERS[npy.read_magic(start)](start)
     if dtype.kind not in "fiub":
         raise ValueError(f"{dtype} is not a type of numbers")

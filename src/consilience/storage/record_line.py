@@ -1,7 +1,7 @@
-"""What a line of a record may say: docs/record.md, checked.
+"""Checks a line of a record against its format, docs/record.md.
 
-A record is read by people and by pages long after it was written. A line that says something else
-than the format does was edited, or comes from elsewhere, and is refused by the name of its key.
+A record is read by people and pages long after it was written. A line that does not follow the
+format was edited, or comes from elsewhere; it is refused, and the error names the key.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from consilience.text import shown
 
-_LARGEST = 1 << 62  # of whole numbers; JSON has no limit
-_WIDEST = 100  # of an interval, in the logarithm: what is worth writing down is far below
+_LARGEST = 1 << 62  # for whole numbers; JSON has no limit
+_WIDEST = 100  # largest width of an interval, in logarithms: useful ones are far below
 
 
 def fault(line: Mapping[str, Any]) -> str | None:
-    """Return in words what is wrong with a line, None if nothing is."""
+    """Return what is wrong with a line, in words; None if nothing is."""
     for key, (fits, expected) in _KEYS.items():
         if key in line and not fits(line[key]):
             return f"its '{key}' is {shown(json.dumps(line[key]))}, expected {expected}"
@@ -35,7 +35,7 @@ def fault(line: Mapping[str, Any]) -> str | None:
 
 
 def known(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line without the keys nobody knows, which may hold anything."""
+    """Return a line without its unknown keys, which may hold anything."""
     return {key: value for key, value in line.items() if key in _KEYS}
 
 

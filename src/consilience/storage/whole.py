@@ -1,9 +1,9 @@
 """Files and folders that appear whole or not at all.
 
-They grow beside their target, under a name nobody can foresee: ``.NAME.0123456789abcdef.partial``.
-Whoever writes there holds a lock. What a killed process leaves behind has no lock, and the next
-writer of the same target removes it. No link is followed, and nothing of another owner is removed:
-our owner is that of the files this process makes in the same place.
+They are written beside their target, under an unpredictable name:
+``.NAME.0123456789abcdef.partial``. The writer holds a lock. What a killed process leaves behind is
+not locked, and the next writer of the same target removes it. No link is followed, and only files
+of our own owner are removed: the one that files made by this process in the same place have.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import IO
 
 try:
     import fcntl
-except ImportError:  # not a Unix: nothing is locked, and nothing left behind is removed
+except ImportError:  # not Unix: no locks, and leftovers are not removed
     fcntl = None  # type: ignore[assignment]
 
-CONTENT = "content"  # what gets the target's name, in a hidden folder
+CONTENT = "content"  # in a hidden folder, what gets the target's name
 _LOCK = "lock"
 
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAIN
-_OLD = os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | _PLAIN  # not to wait where it is a pipe
+_OLD = os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | _PLAIN  # do not block on a pipe
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-# A new name is lost only to somebody who looks for leftovers between its making and its lock.
+# A new name can be lost only to a writer that looks for leftovers before the lock is taken.
 _TRIES = 10
 
 
 @contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Give a file to write to, which takes the place of another when all went well.
+    """Give a file to write to, which replaces the target if all goes well.
 
-    The target is always the old file or the complete new one. A kill may leave the unfinished
-    file behind; the next to write the same target removes it.
+    The target is always the old file or the complete new one. A kill may leave the unfinished file
+    behind; the next writer of the same target removes it.
     """
     target = Path(path)
     partial, descriptor = _new_file(target)
@@ -58,7 +58,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 class HiddenFolder:
-    """A folder beside a target for what becomes the target: its `CONTENT`, a file or a folder.
+    """A folder beside a target, whose `CONTENT`, a file or a folder, becomes the target.
 
     If it is ``shared``, several processes may have one each beside the same target.
     """
@@ -69,7 +69,7 @@ class HiddenFolder:
         self._parent = self._lock = self.descriptor = -1
 
     def begin(self) -> None:
-        """Make the folder, and remove what killed processes left of theirs."""
+        """Make the folder, and remove those that killed processes left behind."""
         self._parent = os.open(self._target.parent, _FOLDER)
         if not any(self._made() for _ in range(_TRIES)):
             raise OSError(0, "another process removes what is made")
@@ -81,11 +81,11 @@ class HiddenFolder:
 
     @property
     def path(self) -> Path:
-        """Where the folder is."""
+        """Return where the folder is."""
         return self._target.with_name(self._name)
 
     def end(self) -> None:
-        """Remove the folder with all that is in it; fit to be called at any time."""
+        """Remove the folder and all that is in it. It may be called at any time."""
         if self.descriptor >= 0:
             with suppress(OSError):
                 self.clear()
@@ -100,14 +100,14 @@ class HiddenFolder:
         _clear(self.descriptor)
 
     def commit(self) -> None:
-        """Give the content its target's name."""
+        """Rename the content to its target."""
         os.fsync(self.descriptor)
         target, folder, parent = self._target.name, self.descriptor, self._parent
         os.replace(CONTENT, target, src_dir_fd=folder, dst_dir_fd=parent)
         os.fsync(parent)
 
     def _made(self) -> bool:
-        """Make the folder, and tell whether it is really the one that was made."""
+        """Make the folder; tell whether it is still the one that was made."""
         self._name = _hidden(self._target.name)
         os.mkdir(self._name, 0o700, dir_fd=self._parent)
         try:
@@ -125,7 +125,7 @@ class HiddenFolder:
         return False
 
     def _forget(self) -> None:
-        """Remove the folder if it is empty and its name still its own."""
+        """Remove the folder if it is empty and still under its name."""
         with suppress(OSError):
             found = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
             if os.path.samestat(found, os.fstat(self.descriptor)):
@@ -138,12 +138,12 @@ class HiddenFolder:
     def _removed(self, name: str, owner: int) -> bool:
         """Remove what a killed process left; return False if its maker is alive.
 
-        A folder with a lock of ours in it, which only we can look into, holds nothing else's.
+        A private folder with a lock of ours in it holds nothing but ours.
         """
         with suppress(OSError), _opened(name, _FOLDER | _PLAIN, self._parent) as folder:
             if os.fstat(folder).st_uid != owner:
                 return True
-            if os.listdir(folder):  # or else it was killed before there was a lock
+            if os.listdir(folder):  # empty: killed before there was a lock
                 with _opened(_LOCK, _OLD, folder) as lock:
                     if not _is_file_of(lock, owner):
                         return True
@@ -161,7 +161,7 @@ def _hidden(name: str) -> str:
 
 
 def _partials(names: list[str], target: str) -> list[str]:
-    """Return the names, of those in a folder, that `_hidden` may have made for a target."""
+    """Return those of the names that `_hidden` may have made for a target."""
     made = re.compile(rf"\.{re.escape(target)}\.[0-9a-f]{{16}}\.partial", re.DOTALL)
     return [name for name in names if made.fullmatch(name)]
 
@@ -178,7 +178,7 @@ def _new_file(target: Path) -> tuple[Path, int]:
 
 
 def _remove_old_files(target: Path, mine: Path) -> None:
-    """Remove what killed processes left; whatever hinders it must not cost the new file."""
+    """Remove what killed processes left; a failure here must not cost the new file."""
     if fcntl is None:
         return
     with suppress(OSError):
@@ -224,7 +224,7 @@ def _is_file_of(descriptor: int, owner: int) -> bool:
 
 
 def _clear(folder: int) -> None:
-    """Remove all from a folder of ours but its lock: files, and folders of files."""
+    """Empty a folder of ours except for its lock: files, and folders of files."""
     for name in os.listdir(folder):
         if name == _LOCK:
             continue

@@ -1,4 +1,4 @@
-"""Which tensors are meant: by name, with the wildcards of a shell."""
+"""Selects tensors by name, with the wildcards of a shell."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from consilience.errors import ConsilienceError
 from consilience.text import shown
 from consilience.updates.trees import Path
 
-# A pattern, or several: those before which "!" stands say what is not meant, the others what is.
-# Of none of the others, everything is.
+# A pattern or several. Those that begin with "!" exclude. If all of them do, the rest is included.
 Patterns = str | Sequence[str]
 
 _NOT = "!"
-_NAMED = 3  # tensors, in an error
+_NAMED = 3  # tensors listed in an error
 
 
 def meant(paths: Iterable[Path], patterns: Patterns) -> frozenset[Path]:
-    """Return the tensors that are meant. A pattern that fits none is a mistake.
+    """Return the selected tensors. A pattern that matches none is an error.
 
     >>> sorted(meant([("conv", "weight"), ("head", "weight")], "!head.*"))
     [('conv', 'weight')]

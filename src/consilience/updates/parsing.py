@@ -1,8 +1,8 @@
-"""Reading the updates of a round: trees of tensors in, structure compared, the odd ones rejected.
+"""Reads the updates of a round, compares their structure, and rejects those that differ.
 
 An update is a tensor, or a mapping or sequence of updates. The updates of a round must agree on
-names, shapes and kinds of tensors; a party that disagrees with the centre, or without one with
-most other parties, is rejected by name and the round goes on.
+names, shapes and kinds of tensors. A party that disagrees with the centre, or without a centre with
+most other parties, is rejected by name, and the round goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from consilience.updates.usable import Updates, log_rejected, nobody_left
 
 Signature = dict[Path, tuple[tuple[int, ...], str]]  # shapes and kinds
 
-# What layers call their tensors.
+# The usual names of the tensors of a layer.
 _LAYER = {"weight", "bias", "kernel", "running_mean", "running_var", "num_batches_tracked"}
 
 
@@ -44,14 +44,14 @@ def parse(
 ) -> Updates:
     """Read the updates of a round, and reject those whose structure differs.
 
-    An update that could not be had, such as an unreadable file, is given as the error that says so.
-    Of ``tensors`` that are not meant, nothing is read; of those, ``evidence`` says by which parties
-    are judged.
+    An update that could not be obtained, such as an unreadable file, is given as the error that
+    says so. ``tensors`` selects what is read at all; ``evidence`` selects, among these, the tensors
+    by which parties are judged.
     """
     if isinstance(updates, Updates):
         return updates
     by_party = named(updates)
-    # By id, so that the sums, and so the bits of the answer, do not depend on who came first.
+    # Sorted, so that sums, and the bits of the result, do not depend on who came first.
     parties = sorted(by_party) if isinstance(updates, Mapping) else list(by_party)
     expected = None if center is None else _center(center)
     read, rejected = _read(by_party, parties)
@@ -86,7 +86,7 @@ def parse(
 def _chosen(
     read: Mapping[str, _Read], expected: Leaves | None, tensors: Patterns
 ) -> tuple[dict[str, _Read], Leaves | None]:
-    """Return what was read, and is expected, of the tensors that are meant."""
+    """Return the selected tensors of what was read and of what is expected."""
     paths = {path: None for found in read.values() for path in found.leaves}
     kept = meant([*paths, *(expected or {})], tensors)
 
@@ -113,7 +113,7 @@ def _judged(leaves: Leaves, evidence: Patterns) -> frozenset[Path]:
 def _read(
     named: Mapping[str, Any], parties: Iterable[str]
 ) -> tuple[dict[str, _Read], dict[str, str]]:
-    """Take the updates apart; return also who sent none, with reasons."""
+    """Flatten the updates; return also who sent none, with reasons."""
     read: dict[str, _Read] = {}
     rejected: dict[str, str] = {}
     last: _Read | None = None
@@ -128,7 +128,7 @@ def _read(
             read[party] = last
         except UpdateError as error:
             rejected[party] = str(error)
-        except Exception as error:  # whatever a stranger's object raises costs nobody else
+        except Exception as error:  # a foreign object may raise anything; only its own party pays
             rejected[party] = f"it cannot be read ({told(error)})"
     return read, rejected
 
@@ -136,7 +136,7 @@ def _read(
 def _agreeing(
     read: Mapping[str, _Read], reference: Leaves
 ) -> tuple[dict[str, Leaves], dict[str, str]]:
-    """Return the tensors of those whose structure is the expected one; the others with reasons."""
+    """Return the tensors of parties with the expected structure; and the others, with reasons."""
     agreeing: dict[str, Leaves] = {}
     rejected: dict[str, str] = {}
     expected = _signature(reference)
@@ -145,9 +145,9 @@ def _agreeing(
             rejected[party] = _difference(leaves, reference)
             continue
         try:
-            # Paths in one order for all: mappings may list the same names in different orders.
+            # The same order for all: mappings may list the same names in different orders.
             agreeing[party] = {path: leaves[path].flat() for path in reference}
-        except MemoryError as error:  # a small view of any size, and nobody to compare it with
+        except MemoryError as error:  # a small view may claim any size: with nobody to compare to
             rejected[party] = f"it cannot be read ({told(error)})"
     return agreeing, rejected
 
@@ -162,11 +162,10 @@ def _check_floats(leaves: Leaves) -> None:
 
 
 def _check_parties(read: Mapping[str, _Read]) -> None:
-    """Raise if these are the tensors, or the layers, of one model rather than the updates of many
-    parties.
+    """Raise if these look like the tensors or layers of one model, not like parties' updates.
 
-    That shows where each is a single tensor, or all hold what a layer does, and no shapes are those
-    of most; or where most of the tensors have a layer's names.
+    The signs: each is a single tensor, or all hold a layer's tensors, and no shape has a majority;
+    or most tensors bear a layer's names.
     """
     single = all(found.tree.leaf for found in read.values())
     if len(read) < 2 or not (single or all(map(_is_layer, read.values()))):
@@ -207,11 +206,11 @@ def named(updates: Any) -> dict[str, Any]:
 
 
 def _rows(frame: Any) -> dict[str, Any]:
-    """Return the rows of a data frame by party id: its index, or 0, 1, … where it has none."""
+    """Return the rows of a data frame by party id: its index, or 0, 1, … if it has none."""
     kind = shown(type(frame).__name__)
     try:
         values = frame.to_numpy()
-        if values.dtype.kind == "O":  # of a column that can be missing, perhaps
+        if values.dtype.kind == "O":  # perhaps a column with missing values
             _check_numbers(values[~frame.isna().to_numpy()])
             values = frame.to_numpy(dtype=float, na_value=np.nan)
     except Exception as error:
@@ -223,7 +222,7 @@ def _rows(frame: Any) -> dict[str, Any]:
 
 
 def _check_numbers(values: Array) -> None:
-    """Raise for what can be made a number but is none, such as text or a date."""
+    """Raise for what converts to numbers but is not one, such as text or a date."""
     for value in values:
         if not isinstance(value, Number | np.bool_):
             raise TypeError(f"found {shown(type(value).__name__)}")
@@ -248,7 +247,7 @@ def _center(center: Any) -> Leaves:
 
 
 def _commonest(found: Sequence[_Read]) -> Leaves:
-    """Return the first of the leaves with the commonest signature."""
+    """Return the first leaves with the commonest signature."""
     first = found[0]
     if all(other.signature == first.signature for other in found):
         return first.leaves

@@ -1,9 +1,9 @@
 """One tensor, whoever made it: numpy, torch, or anything with ``__array__`` or ``__dlpack__``.
 
-A `Tensor` is a flat numpy view of somebody's storage, and a way back: storage of the same dtype in,
-a tensor of the original library, dtype, shape and device out. The storage is never copied unless
-it is strided, of the other order of bytes or on another device, and never written. Torch is not
-imported here; a torch tensor brings its own.
+A `Tensor` is a flat numpy view of foreign storage. `rebuild` is the way back: from storage of the
+same dtype to a tensor of the original library, dtype, shape and device. Storage is copied only if
+it is strided, byte-swapped or on another device, and never written. Torch is not imported here; a
+torch tensor brings its own.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from consilience.arrays import Array, Positions
 from consilience.errors import UpdateError
 from consilience.text import shown, told
 
-# A flat array, or what slices like one: engines.files.stored has tensors that stay in their files.
+# A flat array, or something that slices like one: a tensor in a file (engines.files.stored).
 Storage = Any
 
-# numpy has no bfloat16 of its own. It is the upper half of a float32, so its storage is read as
-# uint16 and shifted.
+# numpy has no bfloat16. It is the upper half of a float32, so it is read as uint16 and shifted.
 _BFLOAT16 = "bfloat16"
 LARGEST_OF = {
     "float16": float(np.finfo(np.float16).max),
     _BFLOAT16: 2.0**128 - 2.0**120,
     "float32": float(np.finfo(np.float32).max),
 }
-LARGEST = 1e50  # number of an update: beyond it squares, and ratios of squares, may overflow
-# Compared with an array's dtype: one of the other order of bytes is another.
+LARGEST = 1e50  # magnitude of a usable number: beyond it, squares and their ratios may overflow
+# Keys are dtypes in native byte order: a byte-swapped array does not match.
 _PLAIN = {np.dtype(np.float32): "float32", np.dtype(np.float64): "float64"}
-AS_IT_LIES = 0x101  # of numpy's flags: C-contiguous and aligned
+AS_IT_LIES = 0x101  # numpy's flags for C-contiguous and aligned
 _CODES = {"float32": b"f", "float64": b"d", "float16": b"e", _BFLOAT16: b"b"}
 _CHUNK = 1 << 16
-_LARGEST_REPEATED = 1 << 30  # bytes that a view may pretend to have
+_LARGEST_REPEATED = 1 << 30  # bytes that a view with repeated elements may appear to have
 _EXPECTED = "expected float16, 32, 64 or bfloat16, or integers"
 
 
@@ -52,7 +51,7 @@ class Tensor:
 
     @property
     def kind(self) -> str:
-        """Return ``float``, ``integer``, ``bool`` or the name of a dtype that is none of these."""
+        """Return ``float``, ``integer``, ``bool``, or the name of any other dtype."""
         if self.dtype in _CODES:
             return "float"
         return "integer" if self.dtype.startswith(("int", "uint")) else self.dtype
@@ -64,24 +63,24 @@ class Tensor:
 
     @property
     def wide(self) -> bool:
-        """Tell whether float32 would lose some of its digits."""
+        """Tell whether float32 would lose digits of it."""
         return self.dtype == "float64"
 
     @property
     def code(self) -> bytes:
-        """Return the letter that the loops know a floating-point dtype by."""
+        """Return the letter by which the loops know a floating-point dtype."""
         return _CODES[self.dtype]
 
     def look(self, places: Positions) -> Array:
-        """Return the coordinates at some places, as floats."""
+        """Return the coordinates at the given places, as floats."""
         return self._floats(self.storage[places])
 
     def read(self, start: int, stop: int) -> Array:
-        """Return some of the storage, as numpy has it."""
+        """Return a slice of the storage, as numpy reads it."""
         return _hosted(self.storage[start:stop])
 
     def floats(self, start: int, stop: int) -> Array:
-        """Return some of the coordinates, as floats."""
+        """Return a slice of the coordinates, as floats."""
         return self._floats(self.storage[start:stop])
 
     def _floats(self, piece: Storage) -> Array:
@@ -89,14 +88,14 @@ class Tensor:
         return from_bfloat16(host) if self.dtype == _BFLOAT16 else host
 
     def faulty(self) -> tuple[int, float] | None:
-        """Return the first number that cannot be used, and its place; None if all can."""
-        if hasattr(self.storage, "faulty"):  # it is made of others
+        """Return the position and value of the first unusable number; None if all are usable."""
+        if hasattr(self.storage, "faulty"):  # made of several parts, which check themselves
             found: tuple[int, float] | None = self.storage.faulty()
             return found
         for start in range(0, self.size, _CHUNK):
             piece = self.floats(start, start + _CHUNK)
             with np.errstate(invalid="ignore"):
-                usable = np.abs(piece) <= np.float64(LARGEST)  # float32 cannot hold it
+                usable = np.abs(piece) <= np.float64(LARGEST)  # float32 cannot hold the limit
             if not usable.all():
                 at = int(np.argmin(usable))
                 return start + at, piece[at]
@@ -108,8 +107,8 @@ class Tensor:
         return np.empty(size, _hosted(self.storage[:0]).dtype)
 
     def flat(self) -> Tensor:
-        """Return the same with flat storage, as the loops read it: a copy where it is strided, of
-        the other order of bytes, or between two addresses."""
+        """Return the same with flat storage, as the loops read it: a copy if it is strided,
+        byte-swapped or unaligned."""
         flat = self.storage
         if not isinstance(flat, np.ndarray):
             if _torch_of(flat) is None:
@@ -142,7 +141,7 @@ class Tensor:
             return flat.view(source.dtype).reshape(self.shape).to(source.device)
         dtype = np.dtype(_BFLOAT16) if self.dtype == _BFLOAT16 else storage.dtype
         array = storage.view(dtype).reshape(self.shape)
-        if isinstance(source, np.ndarray):  # perhaps of the other order of bytes
+        if isinstance(source, np.ndarray):  # perhaps byte-swapped
             return array.astype(source.dtype, copy=False)
         if isinstance(source, float | int | np.generic):
             return array[()]
@@ -157,10 +156,10 @@ def tensor(source: Any) -> Tensor:
 
 
 def outline(source: Any) -> Tensor:
-    """Return a `Tensor` whose storage lies as it came, not copied: whether its shape is the
-    expected one is better asked first."""
+    """Return a `Tensor` whose storage is not yet flat or copied, so that its shape can be checked
+    first."""
     if type(source) is np.ndarray and source.flags.num & AS_IT_LIES == AS_IT_LIES:
-        # Nearly all are of this kind, and there may be thousands of them.
+        # The fast path: nearly all tensors are like this, and there may be thousands.
         plain = _PLAIN.get(source.dtype)
         if plain is not None:
             return Tensor(source.ravel(), plain, source.shape, source)
@@ -174,9 +173,9 @@ def outline(source: Any) -> Tensor:
     _check_view(array)
     storage = array.view(np.uint16) if name == _BFLOAT16 else array
     if array.dtype.kind == "f" and name not in _CODES:  # long doubles
-        with np.errstate(over="ignore"):  # what is too large is unusable, which shows soon
+        with np.errstate(over="ignore"):  # too large becomes infinite, and is rejected later
             storage, name = array.astype(np.float64), "float64"
-    # Of an array of a class of its own only the numbers are kept.
+    # Of a subclass of ndarray only the numbers are kept.
     return Tensor(storage, name, array.shape, array if isinstance(source, np.ndarray) else source)
 
 
@@ -200,13 +199,13 @@ def _as_array(source: Any) -> Array:
     exported = hasattr(source, "__dlpack__") and not hasattr(source, "__array__")
     try:
         array = np.from_dlpack(source) if exported else np.asarray(source)
-    except Exception as error:  # whatever a stranger's export raises: it must not stop the round
+    except Exception as error:  # a foreign export may raise anything, and must not stop the round
         raise UpdateError(
             f"{shown(type(source).__name__)} cannot be read ({told(error)})"
         ) from None
     if array.dtype.kind == "O":
         raise UpdateError(f"expected a tensor of numbers, found {shown(type(source).__name__)}")
-    foreign = array.dtype.kind not in "fiubc" or array.dtype.isbuiltin == 2  # of ml_dtypes
+    foreign = array.dtype.kind not in "fiubc" or array.dtype.isbuiltin == 2  # such as ml_dtypes'
     if foreign and _dtype_name(array.dtype) != _BFLOAT16:
         raise UpdateError(f"{_EXPECTED}, found {shown(_dtype_name(array.dtype))}")
     if isinstance(source, np.ma.MaskedArray):
@@ -217,31 +216,31 @@ def _as_array(source: Any) -> Array:
 
 
 def _check_view(array: Array) -> None:
-    """Raise if few numbers are spread over a shape that would fill the memory."""
+    """Raise if a few repeated numbers claim a shape that would fill the memory."""
     if 0 in array.strides and array.nbytes > _LARGEST_REPEATED:
         raise UpdateError(f"numbers repeated up to shape {array.shape}: send an array of its own")
 
 
 @lru_cache(64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return dtype.name  # which numpy makes anew each time
+    return dtype.name  # numpy builds the name anew each time
 
 
 def _in_namespace(source: Any, array: Array) -> Any:
     try:
         return source.__array_namespace__().asarray(array)
-    except Exception:  # a stranger's library: what it made can be read, what it makes cannot
+    except Exception:  # a foreign library may be able to read but not to make such a tensor
         return array
 
 
 def _torch_of(source: Any) -> Any:
-    """Return the torch module if source is a torch tensor (then it has been imported), or None."""
+    """Return the torch module if source is a torch tensor (torch is then imported), or None."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(source, torch.Tensor) else None
 
 
 def _from_torch(torch: Any, source: Any) -> Tensor:
-    # A subclass may answer every question as it likes; a tensor says what it is.
+    # A subclass may override anything; a plain tensor does not lie about itself.
     plain = source if type(source) is torch.Tensor else source.as_subclass(torch.Tensor)
     if type(plain) is not torch.Tensor or plain.is_nested:
         raise UpdateError(f"expected a dense tensor, found {shown(type(source).__name__)}")
@@ -253,17 +252,17 @@ def _from_torch(torch: Any, source: Any) -> Tensor:
     dense = plain.detach().resolve_conj().resolve_neg()
     try:
         _hosted(dense[:0] if dense.ndim else dense)
-    except TypeError:  # a dtype numpy does not have, such as float8
+    except TypeError:  # a dtype that numpy lacks, such as float8
         raise UpdateError(f"{_EXPECTED}, found {name}") from None
     if dense.device.type != "cpu":
-        return Tensor(dense, name, tuple(plain.shape), plain)  # it stays there
+        return Tensor(dense, name, tuple(plain.shape), plain)  # it stays on its device
     storage = _hosted(dense)
     _check_view(storage)
     return Tensor(storage, name, tuple(plain.shape), plain)
 
 
 def _hosted(storage: Storage) -> Array:
-    """Return storage as numpy reads it: of a torch tensor, on this machine."""
+    """Return storage as numpy reads it; a torch tensor is brought to this machine."""
     torch = _torch_of(storage)
     if torch is None:
         host: Array = storage
@@ -275,7 +274,7 @@ def _hosted(storage: Storage) -> Array:
 
 
 def _check_storage(plain: Any) -> None:
-    """Raise if a tensor is larger than its memory, as one is that has been given back."""
+    """Raise if a tensor claims more than its memory, as after its storage was freed."""
     if plain.numel() == 0:
         return
     steps = zip(plain.shape, plain.stride(), strict=True)

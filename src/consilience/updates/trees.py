@@ -1,8 +1,8 @@
-"""Trees of tensors, taken apart and put together again.
+"""Trees of tensors, flattened and rebuilt.
 
-A tree comes from a stranger. It is read once, in bounded time and memory, and what is kept of it is
-plain: names, shapes, and the types of its containers. Nothing of it is asked twice, as the second
-answer may be another one.
+A tree comes from a stranger. It is read once, in bounded time and memory, and only plain things are
+kept: names, shapes, and the types of containers. Nothing is asked twice, since the second answer
+may differ.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from consilience.updates.tensors import AS_IT_LIES, Tensor, is_tensor, outline
 Path = tuple[Any, ...]
 Leaves = dict[Path, Tensor]
 
-_DEEPEST = 64  # containers within containers
+_DEEPEST = 64  # levels of nested containers
 _MOST = 1 << 17  # tensors and containers
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A container of an update and what is in it; or one of its tensors, a leaf."""
+    """A container of an update and its children; or a tensor, a leaf."""
 
     kind: type
     parts: Mapping[Any, Tree] = field(default_factory=dict)
@@ -36,17 +36,17 @@ class Tree:
 
     @cached_property
     def types(self) -> tuple[Any, ...]:
-        """What the tree is made of: by identity, as a stranger's type may compare as it likes."""
+        """The types in the tree, compared by identity: a foreign type may define its own ``==``."""
         return (id(self.kind), *(part.types for part in self.parts.values()))
 
 
-_LEAF = Tree(np.ndarray, leaf=True)  # one for all that are alike
+_LEAF = Tree(np.ndarray, leaf=True)  # shared by all plain leaves
 
 
 def flatten(update: Any) -> tuple[Leaves, Tree]:
-    """Return the tensors of an update, as they lie, and its containers.
+    """Return the tensors of an update, uncopied, and its containers.
 
-    Raises UpdateError with the reason, or whatever a stranger's object raises.
+    Raises UpdateError with the reason, or whatever a foreign object raises.
     """
     leaves: Leaves = {}
     seen = 0
@@ -74,10 +74,10 @@ def flatten(update: Any) -> tuple[Leaves, Tree]:
 
 
 def alike(update: Any, leaves: Leaves, tree: Tree) -> Leaves | None:
-    """Return the tensors of an update if it is made as another is, and that plainly: an array as it
-    lies, or a dict of such. None if not: it may be one all the same.
+    """Return the tensors of an update if it is plainly like another one: an array, or a dict of
+    arrays. None means that this quick test does not tell.
 
-    `flatten` would say so, too. But nearly all updates are of this kind, with hundreds of tensors.
+    `flatten` gives the same, but nearly all updates are plain, with hundreds of tensors.
     """
     if tree is _LEAF:
         return {(): _same(update, leaves[()])} if _is_like(update, leaves[()]) else None
@@ -93,7 +93,7 @@ def alike(update: Any, leaves: Leaves, tree: Tree) -> Leaves | None:
 
 
 def _is_like(array: Any, leaf: Tensor) -> bool:
-    """Tell whether a part of an update is an array as it lies, of another's dtype and shape."""
+    """Tell whether a part of an update is a plain array with the dtype and shape of a leaf."""
     return (
         type(array) is np.ndarray
         and array.dtype is leaf.storage.dtype
@@ -104,12 +104,12 @@ def _is_like(array: Any, leaf: Tensor) -> bool:
 
 
 def _same(array: Array, leaf: Tensor) -> Tensor:
-    """Return an array as a tensor like another."""
+    """Return an array as a tensor like a leaf."""
     return Tensor(array.ravel(), leaf.dtype, leaf.shape, array)
 
 
 def pruned(tree: Tree, kept: Container[Path], path: Path = ()) -> Tree:
-    """Return a tree less those of its tensors that are not to be kept."""
+    """Return the tree with only the tensors to keep."""
     if tree.leaf:
         return tree
     parts = {
@@ -131,7 +131,7 @@ def unflatten(tree: Tree, values: Mapping[Path, Any], path: Path = ()) -> Any:
             return make(parts)
         if issubclass(make, tuple):
             return make(*parts.values()) if hasattr(make, "_fields") else tuple(parts.values())
-    except Exception:  # a mapping that is not made from its items, such as a defaultdict
+    except Exception:  # a mapping whose type does not take items, such as defaultdict
         return parts if issubclass(make, Mapping) else tuple(parts.values())
     return list(parts.values())
 
@@ -149,7 +149,7 @@ def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
         if len(node) > _MOST:
             raise UpdateError(f"{show(path)} has {len(node)} parts: send an array")
-        # [1, 2.5]: numbers, not counters. Of a stranger's sequence each part is asked for once.
+        # [1, 2.5] are numbers, not counters. Parts of a foreign sequence are asked for only once.
         if type(node) in (list, tuple) and all(type(part) in (int, float) for part in node):
             return enumerate(map(float, node))
         return enumerate(node)
@@ -164,7 +164,7 @@ def _outlined(node: Any, path: Path) -> Tensor:
 
 
 def _plain(key: Any, path: Path) -> Any:
-    """Return a name that is compared and hashed as everybody's, whatever type it came as."""
+    """Return a name of a built-in type, which compares and hashes predictably."""
     if isinstance(key, str):
         return str.__str__(key)
     if isinstance(key, tuple) and len(path) < _DEEPEST:

@@ -1,13 +1,13 @@
 """The usable updates of a round, and the screening of those that are not.
 
-Screening costs nothing while all is well: a NaN shows in the evidence or in the consensus, and
-only then is the culprit looked for.
+Screening is free while all is well: a NaN shows in the evidence or in the consensus, and only then
+does the search for the party begin.
 
-Floating-point tensors are aggregated, as one long vector of coordinates. The elements of any other
-tensor (a BatchNorm counter, a mask) are voted on: each is the weighted median of what the parties
-sent, which of booleans is the majority. A party votes with its weight in the consensus, yet with at
-most a third of all votes: a weight may be no more than a claim of samples. An average of counters
-has no meaning, and a maximum could be set by any one party.
+Floating-point tensors are aggregated as one long vector. The elements of any other tensor (a
+BatchNorm counter, a mask) are put to a vote: each becomes the weighted median of what the parties
+sent, for booleans the majority. A party votes with its weight in the consensus, but with at most a
+third of all votes, since a weight may rest on a mere claim of samples. A mean of counters has no
+meaning, and a maximum could be set by any single party.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from consilience.updates.votes import at_most_a_third, weighted_median
 
 log = logging.getLogger("consilience")
 
-_ELECTED = 1 << 20  # numbers that are voted on at once
+_ELECTED = 1 << 20  # elements put to a vote at once
 
 
 class Piece(NamedTuple):
-    """Some numbers of one tensor."""
+    """A range of one tensor's coordinates."""
 
     path: Path
     low: int
@@ -47,17 +47,17 @@ class Updates:
     """The usable updates of a round, as J vectors of K coordinates that are never stacked."""
 
     parties: tuple[str, ...]
-    leaves: tuple[Leaves, ...]  # one per party, same paths in each
+    leaves: tuple[Leaves, ...]  # one per party, all with the same paths
     trees: tuple[Tree, ...]
-    given: tuple[str, ...]  # everybody who sent something, in the order given
+    given: tuple[str, ...]  # everybody who sent something, in the given order
     rejected: dict[str, str]
     center: Leaves | None = None
-    widest: int | None = None  # coordinates read at once, where they are not in memory
-    loops: ModuleType | None = None  # for rows that only these can read: on an accelerator
-    judged: frozenset[Path] | None = None  # tensors that are evidence; None: all
+    widest: int | None = None  # most coordinates to read at once, if they are not in memory
+    loops: ModuleType | None = None  # the loops for rows on an accelerator
+    judged: frozenset[Path] | None = None  # tensors used as evidence; None: all
     floats: tuple[Path, ...] = field(init=False)
     offsets: Array = field(init=False)  # where each float tensor starts among the coordinates
-    seen: int = field(init=False)  # coordinates that are evidence: the first
+    seen: int = field(init=False)  # number of coordinates that are evidence; they come first
 
     def __post_init__(self) -> None:
         floats = [path for path, leaf in self.leaves[0].items() if leaf.kind == "float"]
@@ -74,16 +74,16 @@ class Updates:
         return int(self.offsets[-1])
 
     def judges(self, path: Path) -> bool:
-        """Tell whether parties are judged by a tensor."""
+        """Tell whether a tensor is evidence about the parties."""
         return self.judged is None or path in self.judged
 
     @cached_property
     def wide(self) -> bool:
-        """Tell whether any party sent more than float32."""
+        """Tell whether any party sent more than float32 precision."""
         return any(leaves[path].wide for leaves in self.leaves for path in self.floats)
 
     def pieces(self, start: int, stop: int) -> Iterator[Piece]:
-        """Yield where coordinates start..stop lie, no piece wider than may be read at once."""
+        """Yield the pieces that coordinates start..stop lie in, none wider than `widest`."""
         most = self.widest or self.size
         first = int(np.searchsorted(self.offsets, start, side="right")) - 1
         for path, begin, end in zip(
@@ -96,7 +96,7 @@ class Updates:
                 yield Piece(path, at, min(high, at + most))
 
     def rows(self, piece: Piece, chosen: Positions | None = None) -> tuple[list[Array], bytes]:
-        """Return a piece of every party, or of the chosen, as it lies; and the codes of dtypes."""
+        """Return a piece of all parties, or of the chosen ones, uncopied; and the dtype codes."""
         storages, codes = self.columns[piece.path]
         span = slice(piece.low, piece.high)
         if chosen is None:
@@ -105,7 +105,7 @@ class Updates:
 
     @cached_property
     def columns(self) -> dict[Path, tuple[list[Storage], bytes]]:
-        """The storages of each float tensor, and the codes of their dtypes."""
+        """The storage of each float tensor for all parties, and the dtype codes."""
         by_path = {path: [leaves[path] for leaves in self.leaves] for path in self.floats}
         return {
             path: ([leaf.storage for leaf in column], b"".join(leaf.code for leaf in column))
@@ -113,21 +113,21 @@ class Updates:
         }
 
     def origin(self, piece: Piece) -> tuple[Array | None, bytes]:
-        """Return a piece of the centre; None where that is zero."""
+        """Return a piece of the centre, or None where the centre is zero."""
         if self.center is None:
             return None, b"f"
         leaf = self.center[piece.path]
         return leaf.storage[piece.low : piece.high], leaf.code
 
     def without(self, bad: Mapping[str, str]) -> Self:
-        """Say who is rejected, and why; return the updates of the others."""
+        """Log who is rejected and why, and return the updates of the others."""
         if not bad:
             return self
         log_rejected(bad)
         return self.less(bad)
 
     def less(self, bad: Mapping[str, str]) -> Self:
-        """Return these updates less some parties, each with the reason; raise if none are left."""
+        """Return the updates without some parties, each with a reason; raise if nobody is left."""
         rejected = {**self.rejected, **bad}
         keep = [j for j, party in enumerate(self.parties) if party not in bad]
         if not keep:
@@ -142,8 +142,8 @@ class Updates:
 
     @cached_property
     def template(self) -> int:
-        """Return the first party with the commonest dtypes, of those with the commonest types of
-        tensors and containers: the consensus takes after it."""
+        """Return the party the consensus is modelled on: the first with the commonest dtypes, among
+        those with the commonest types of tensors and containers."""
         dtypes = [tuple(leaf.dtype for leaf in leaves.values()) for leaves in self.leaves]
         common = Counter(dtypes).most_common(1)[0][0]
         those = [j for j, found in enumerate(dtypes) if found == common]
@@ -151,7 +151,7 @@ class Updates:
         return those[types.index(Counter(types).most_common(1)[0][0])]
 
     def elect(self, path: Path, weights: Vector, out: Storage) -> None:
-        """Fill storage of a tensor that is not aggregated: each element is voted on."""
+        """Fill the storage of a tensor that is put to a vote, element by element."""
         votes = at_most_a_third(weights)
         votes = votes if votes.any() else np.ones(len(votes))
         voters, size = np.flatnonzero(votes), self.leaves[0][path].size
@@ -162,12 +162,12 @@ class Updates:
             rows = np.empty((len(voters), stop - start), dtype)
             for row, party in zip(rows, voters, strict=True):
                 row[:] = self.leaves[party][path].read(start, stop)
-            # Complex numbers have no order; their parts do.
+            # Complex numbers have no order, but their real and imaginary parts have.
             parts = rows.view(rows.real.dtype) if rows.dtype.kind == "c" else rows
             out[start:stop] = weighted_median(parts, votes[voters]).view(rows.dtype)
 
     def rebuild(self, values: Mapping[Path, Storage]) -> Any:
-        """Return a tree like the updates, of storage for each of its tensors."""
+        """Return a tree like the updates, with new storage for each tensor."""
         model = self.template
         leaves = self.leaves[model]
         made = {path: leaves[path].rebuild(storage) for path, storage in values.items()}
@@ -175,7 +175,7 @@ class Updates:
 
 
 def log_rejected(rejected: Mapping[str, str]) -> None:
-    """Say who is rejected, and why."""
+    """Log who is rejected, and why."""
     for party, reason in rejected.items():
         log.warning("party %s rejected: %s", shown(party), reason)
 

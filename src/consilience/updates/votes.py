@@ -1,4 +1,4 @@
-"""Votes: how parties decide what cannot be averaged."""
+"""Votes: how parties decide on what cannot be averaged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from consilience.arrays import Array, Vector
 
-_TIE = 1e-9  # of all votes: what rounding may leave between two halves
+_TIE = 1e-9  # share of all votes within which two halves count as a tie, for rounding
 
 
 def at_most_a_third(weights: Vector) -> Vector:
@@ -29,15 +29,14 @@ def at_most_a_third(weights: Vector) -> Vector:
 def at_most_half(weights: Vector) -> Vector:
     """Return the weights, none larger than that of all the others together.
 
-    However well one party fits, the others are the only witnesses to that.
+    The fit of one party can only be confirmed by the others.
     """
     others = float(np.sort(weights)[:-1].sum())
     return np.minimum(weights, others) if others > 0 else weights
 
 
 def weighted_median(rows: Array, votes: Vector) -> Array:
-    """Return the weighted median of each column, the lower of two in a tie: of booleans, the
-    majority.
+    """Return the weighted median of each column, the lower one in a tie; for booleans the majority.
 
     >>> weighted_median(np.array([[1, True], [7, False], [9, False]]), np.ones(3)).tolist()
     [7, 0]

@@ -1,1 +1,1 @@
-"""Models in files: formats, pieces, and the output that appears whole."""
+"""Models in files: formats, reading in pieces, and an output that appears whole."""

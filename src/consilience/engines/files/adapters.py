@@ -1,6 +1,6 @@
-"""Adapters in files: judged by the factors where they lie, merged into a PEFT folder or a model.
+"""Adapters in files, merged into a PEFT folder or into a model.
 
-Only the factors of the modules at hand are ever in memory.
+Only the factors of the current modules are in memory.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from consilience.updates.trees import Path as Key
 from consilience.updates.usable import Updates
 
 Found = Mapping[str, peft.StoredAdapter | UpdateError]
-_BLOCK = 1 << 20  # numbers of a model that are formed or copied at once
-METADATA = {"format": "pt"}  # of factors, as PEFT writes it
-_BASE = ".base_layer."  # in the names of tensors that PEFT wrapped
+_BLOCK = 1 << 20  # numbers of a model formed or copied at once
+METADATA = {"format": "pt"}  # as PEFT writes it for factors
+_BASE = ".base_layer."  # in the names of tensors that PEFT has wrapped
 
 
 class FolderOfFactors(Adapters):
-    """An engine over PEFT folders, whose value is one."""
+    """An engine over PEFT folders whose value is a PEFT folder."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class FolderOfFactors(Adapters):
         meter.totals = {"evidence": total, "combination": total}
 
     def done(self, step: str, path: Key) -> None:
-        """Say how far it is."""
+        """Report progress."""
         pairs = [self._product(j, path) for j in range(len(self.parties))]
         self._meter.advance(step, sum(nbytes((pair.left, pair.right)) for pair in pairs))
 
     def begin(self, ranks: Mapping[Key, int]) -> None:
-        """Make room for a value with factors of these ranks."""
+        """Prepare a value with factors of these ranks."""
         super().begin(ranks)
         self._layout = {}
         for path, leaf in self._sent.leaves[self._sent.template].items():
@@ -69,7 +69,7 @@ class FolderOfFactors(Adapters):
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Make room in the output, before several threads look for theirs."""
+        """Lay out the output before several threads write to it."""
         if self.output is not None:
             self.output.lay_out(self._layout)
 
@@ -85,19 +85,19 @@ class FolderOfFactors(Adapters):
         return self.output.room(self._layout, name)
 
     def room(self, path: Key) -> Storage:
-        """Return where a tensor goes that came with the factors."""
+        """Return the place of a tensor beside the factors."""
         bias = isinstance(self.updates.leaves[0][path].storage, np.ndarray)
         return super().room(path) if bias else self.place(path[0])
 
     def finish(self, weights: Vector) -> Path | None:
-        """Complete the output, and give it its name."""
+        """Complete the output and give it its name."""
         self.elect(weights)
         for path, (like, values) in self.biases().items():
             self.place(path[0])[:] = stored(values, like.dtype)
         return self.committed(weights)
 
     def committed(self, weights: Vector) -> Path | None:
-        """Give the output its name, if the files are still what they were."""
+        """Give the output its name if the input files have not changed."""
         if self.output is None:
             return None
         used = [self.adapters[party] for party in self.parties]
@@ -109,7 +109,7 @@ class FolderOfFactors(Adapters):
         return self.output.path
 
     def describe(self, used: list[peft.StoredAdapter], weights: Vector) -> None:
-        """Have the configuration written beside the tensors."""
+        """Write the configuration beside the tensors."""
         assert self.output is not None
         ranks = {self.model(path).module: self._ranks[path] for path in self.modules}
         configs, said = [adapter.config for adapter in used], [float(w) for w in weights]
@@ -117,7 +117,7 @@ class FolderOfFactors(Adapters):
 
 
 class IntoBase(FolderOfFactors):
-    """An engine over PEFT folders, whose value is the model they are for, with them added to it."""
+    """An engine over PEFT folders whose value is their base model with the update added."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class IntoBase(FolderOfFactors):
                 self._check_plain(path)
 
     def begin(self, ranks: Mapping[Key, int]) -> None:
-        """Make room for a model like the base."""
+        """Prepare a model like the base."""
         Adapters.begin(self, ranks)
         self._layout = dict(self.base.tensors)
         self.lay_out()
 
     def keep(self, path: Key, factors: Factors) -> None:
-        """Write a matrix of the base with its update added."""
+        """Write a matrix of the base plus its update."""
         left, right = (factor.astype(np.float64) for factor in factors)
         if self._turned[path]:
             left, right = right.T, left.T
@@ -154,12 +154,12 @@ class IntoBase(FolderOfFactors):
             self._add(name, (left[start:stop] @ right).reshape(-1), start * width)
 
     def room(self, path: Key) -> Storage:
-        """Return where a tensor goes that came with the factors: to the place of the base's."""
+        """Return the place of a tensor beside the factors: that of the base's tensor."""
         name = self._name(path)
         if isinstance(self.updates.leaves[0][path].storage, np.ndarray):  # a bias of B
             return Adapters.room(self, path)
         if name in map(self._matrix, self.modules):
-            return Nowhere(self.base.tensors[name].size)  # the base is the one that was named
+            return Nowhere(self.base.tensors[name].size)  # the caller's base counts, not parties'
         like = self._leaf(self._plain.template, path)
         return _Converted(self.place(name), like.dtype, self.base.tensors[name].dtype)
 
@@ -178,18 +178,18 @@ class IntoBase(FolderOfFactors):
         return self.committed(weights)
 
     def describe(self, used: list[peft.StoredAdapter], weights: Vector) -> None:
-        """Leave the model's configuration to whoever has one."""
+        """Write nothing: the configuration is that of the model."""
 
     def _matrix(self, path: Key) -> str:
         return f"{self._product(0, path).module}.weight"
 
     def _name(self, path: Key) -> str:
-        """Return what a tensor that came with factors is called in the base."""
+        """Return the base's name for a tensor beside the factors."""
         name = str(path[0]).removeprefix(PREFIX).replace(_BASE, ".")
         return f"{name.removesuffix('.lora_B.bias')}.bias" if ".lora_B.bias" in name else name
 
     def _is_turned(self, path: Key) -> bool:
-        """Tell whether the base holds a matrix as its transpose; raise if it holds another."""
+        """Tell whether the base holds the transpose of a matrix; raise if neither fits."""
         product, name = self._product(0, path), self._matrix(path)
         config = next(iter(self.adapters.values())).config
         turned = product.embedding or bool(config.get("fan_in_fan_out"))
@@ -229,7 +229,7 @@ class IntoBase(FolderOfFactors):
 
 @dataclass(frozen=True)
 class _Converted:
-    """A place for numbers that come in another dtype."""
+    """A place that converts numbers to its dtype."""
 
     place: FileArray | Nowhere
     given: str
@@ -243,8 +243,8 @@ class _Converted:
 
 
 def _parsed(found: Found, center: peft.StoredAdapter | None, lora: LoRA) -> Updates:
-    """Return the adapters as updates; those for something else, or not of the ranks they say, are
-    rejected."""
+    """Return the adapters as updates; reject those for another base, and those whose ranks are not
+    as configured."""
     sound = {p: a for p, a in found.items() if isinstance(a, peft.StoredAdapter)}
     odd = peft.disagreements(sound, center)
     given: dict[str, Any] = {}

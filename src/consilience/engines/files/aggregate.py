@@ -1,4 +1,4 @@
-"""aggregate_files(): the verb, for models and adapters in files."""
+"""aggregate_files(): the same as `aggregate`, for models and adapters in files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from consilience.updates.adapters import check_whole
 from consilience.updates.names import Patterns
 
 AnyPath = str | os.PathLike[str]
-# Bytes, an equal share for each party: models that fit are read once, and so cannot change between
+# Bytes, shared equally by the parties. Models that fit are read once, and so cannot change between
 # the evidence and the sum.
 _KEPT = 1 << 24
 
@@ -59,7 +59,7 @@ def aggregate_files(
             that no other path has. A path is a .safetensors file, an uncompressed .npz file, a
             folder of .safetensors shards with an index, or a PEFT folder: a LoRA adapter.
         out: where the consensus goes: a .safetensors or .npz file, or a folder. It is replaced as a
-            whole at the end, or not touched. None writes nothing: only who is trusted is found out.
+            whole at the end, or left alone. None writes nothing, and only judges the parties.
         method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
             not aggregated are the centre's, and missing where there is none.
         center: the path of the previous global model or adapter, for methods with a prior.
@@ -96,7 +96,7 @@ def aggregate_files(
 
 
 class _Asked:
-    """What is asked for: of whom, of what kind, and where it goes."""
+    """What is asked for: from whom, of what kind, and where it goes."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Asked:
         self.target = None if out is None else Path(out)
         self.center = None if center is None else Path(center)
         self.into = None if into is None else Path(into)
-        # What most are, by what lies in their folders.
+        # Adapters or models: the majority decides, by what lies in the folders.
         self.adapters = 2 * sum(map(is_adapter, paths.values())) > len(paths)
         if not self.adapters and not (rank is None and into is None):
             raise ConsilienceError("a rank, and a model to add to, are for adapters: found models")
@@ -137,7 +137,7 @@ class _Asked:
     def engine(
         self, files: ExitStack, meter: Meter, *, exact: bool
     ) -> tuple[InProcess, Mapping[str, StoredModel]]:
-        """Return the engine over what the parties' files hold, and their models."""
+        """Return the engine over the parties' files, and their models."""
         kept = _KEPT // max(1, len(self.paths))
         if self.adapters:
             check_whole(*self.patterns)
@@ -164,13 +164,13 @@ class _Asked:
         return IntoBase(found, center, base, output, meter, self.rank), sound
 
     def _output(self, shards: Mapping[str, str], metadata: Iterable[Metadata]) -> Output | None:
-        """Return where the value goes, with metadata that it may get."""
+        """Return where the value goes, and the metadata it may get."""
         if self.target is not None:
             self.output = Output(self.target, shards, metadata, self.beside.files)
         return self.output
 
     def told(self, engine: InProcess) -> dict[str, object]:
-        """Return what else there is to say of the value."""
+        """Return what else there is to say about the value."""
         found: dict[str, object] = {}
         if isinstance(engine, Adapters):
             found |= {"cut": engine.cut, "rank": engine.rank}
@@ -180,7 +180,7 @@ class _Asked:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each path: its last part, or as many of the last as make it unique."""
+    """Return a name for each path: the shortest end of it that is unique."""
     parts = [tuple(map(_text, Path(os.path.abspath(path)).parts)) for path in paths]
     names = []
     for mine in parts:
@@ -193,8 +193,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def _text(name: str) -> str:
-    """Return a file's name as text that can be printed and kept; different names stay different.
-    What is no UTF-8 in it Python has as half characters."""
+    """Return a file's name as text that can be printed and stored; different names stay different.
+    Python represents bytes that are not UTF-8 as lone surrogates."""
     return name.replace("\\", "\\\\").encode(errors="backslashreplace").decode()
 
 
@@ -228,8 +228,8 @@ def _is_file(target: Path) -> bool:
 
 
 def _check_target(target: Path, inputs: Sequence[Path], *, new: bool) -> None:
-    """Refuse an output that would cost an input, or a folder with something in it. Where no input
-    is a folder, neither is the output, unless it is to be a ``new`` one."""
+    """Refuse an output that would replace an input or a folder with something in it. If no input is
+    a folder, refuse a folder as output, unless it is to be a ``new`` one."""
     there = [os.stat(target)] if os.path.exists(target) else []
     for path in inputs if there else ():
         if any(os.path.samestat(part, there[0]) for part in _parts(path)):
@@ -247,8 +247,8 @@ def _check_target(target: Path, inputs: Sequence[Path], *, new: bool) -> None:
 
 
 def _parts(path: Path) -> Iterator[os.stat_result]:
-    """Yield what a path is, and what lies in it if it is a folder. Links in there are not followed:
-    nobody's link to the output shall stop a merge, and to replace the output does not harm it."""
+    """Yield the state of a path, and of what is in it if it is a folder. Links within are not
+    followed: one to the output need not stop a merge, as replacing the output does not harm it."""
     with suppress(OSError, ValueError):
         yield os.stat(path)
         if os.path.isdir(path):
@@ -257,6 +257,6 @@ def _parts(path: Path) -> Iterator[os.stat_result]:
 
 
 def _shards(models: Sequence[StoredModel]) -> dict[str, str]:
-    """Return the commonest way in which these models are cut into files."""
+    """Return the commonest way in which these models are split into files."""
     ways = Counter(frozenset(c.shards.items()) for c in models if c.shards)
     return dict(ways.most_common(1)[0][0]) if ways else {}

@@ -1,4 +1,4 @@
-"""What a folder needs beside its tensors to be opened: configuration and tokenizer, no code."""
+"""What a folder needs beside its tensors to be loaded: configuration and tokenizer, no code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consilience.engines.files.stored import File
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import shown
 
-# What is copied, and nothing else: data that Transformers reads, never a program, never a pickle.
+# Only these are copied: data that Transformers reads, never a program, never a pickle.
 OF_A_MODEL = ("config.json", "generation_config.json")
 NAMES = (
     "tokenizer.json",
@@ -34,15 +34,15 @@ _LARGEST = 1 << 28  # bytes of one file
 
 
 class Copied(NamedTuple):
-    """Files by name, and what is to be said of them."""
+    """Files by name, and notes about them."""
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...]
 
 
 def copied(folder: Path, whole: bool) -> Copied:
-    """Read the configuration and the tokenizer of a folder: of a whole model, or of an adapter,
-    which has a configuration of its own."""
+    """Read the tokenizer of a folder, and the configuration if it is for a ``whole`` model: an
+    adapter has one of its own."""
     if not os.path.isdir(folder):
         raise ConsilienceError(f"{shown(folder)}: expected a folder with a configuration in it")
     wanted = (*(OF_A_MODEL if whole else ()), *NAMES)
@@ -57,7 +57,7 @@ def copied(folder: Path, whole: bool) -> Copied:
 
 
 def read_object(path: Path, what: str) -> dict[str, object]:
-    """Return a small JSON object that lies in a file of its own."""
+    """Return the JSON object in a small file."""
     file = File(path)
     try:
         if file.size > safetensors.LONGEST_HEADER:

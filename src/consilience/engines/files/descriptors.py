@@ -1,7 +1,7 @@
-"""Files that are open while they are used, of which a model may have more than a process may open.
+"""Open files, of which models may need more than a process may open.
 
-The limit is the process's, so this is too: the file that was not used for longest is closed for
-another, and opened again when its turn comes.
+The limit is per process, and so is this pool: it closes the least recently used file to open
+another, and opens it again when needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 
 
 class Opened:
-    """A file that is open while it is used, and longer while there is room for it."""
+    """A file that is open while in use, and longer while the limit allows."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -31,7 +31,7 @@ class Opened:
 
     @contextmanager
     def use(self) -> Iterator[int]:
-        """Give a descriptor that is valid for a while."""
+        """Give a descriptor that is valid within the context."""
         _OPENED.borrow(self)
         try:
             yield self.descriptor
@@ -39,19 +39,19 @@ class Opened:
             _OPENED.give_back(self)
 
     def close(self) -> None:
-        """Give the descriptor back, if there is one."""
+        """Close the descriptor, if there is one."""
         _OPENED.close(self)
 
 
 class Descriptors:
-    """The files that are open, half as many as this process may open, or fewer."""
+    """The open files: at most half as many as this process may open."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._open: dict[Opened, None] = {}  # in the order of their last use
+        self._open: dict[Opened, None] = {}  # least recently used first
 
     def borrow(self, file: Opened) -> None:
-        """Open a file if it is not; it stays open until it is given back."""
+        """Open a file if necessary; it stays open until it is given back."""
         with self._lock:
             if file.descriptor < 0:
                 self._close_some(_most_open())
@@ -61,7 +61,7 @@ class Descriptors:
             file.users += 1
 
     def give_back(self, file: Opened) -> None:
-        """Let a file be closed when there is need."""
+        """Allow a file to be closed when others need its place."""
         with self._lock:
             file.users -= 1
 
@@ -88,7 +88,7 @@ class Descriptors:
             ) from None
 
     def _close_some(self, most: int) -> None:
-        """Close files until there are fewer than so many."""
+        """Close files until there are fewer than ``most``."""
         idle = [file for file in self._open if file.users == 0]
         for file in idle[: max(0, len(self._open) - most + 1)]:
             self._close(file)
@@ -103,6 +103,6 @@ _OPENED = Descriptors()
 
 
 def _most_open() -> int:
-    import resource  # here, since Windows has none and may do without files
+    import resource  # here, as Windows has no such module
 
     return min(_MOST, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))

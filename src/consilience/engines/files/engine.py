@@ -1,7 +1,7 @@
 """Models in files, of any size, in little memory.
 
 The same two passes as over arrays: the evidence from a sample of each file, then the sum, formed
-piece by piece in the output. Only the pieces at hand are ever in memory.
+piece by piece in the output. Only the current pieces are in memory.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from consilience.updates.trees import Path as Key
 from consilience.updates.usable import Updates
 
 AnyPath = str | os.PathLike[str]
-# Called with the step ("evidence" or "combination"), and how many bytes of it are done
-# and there are. What it raises ends the aggregation, with nothing written.
+# Called with the step ("evidence" or "combination"), the bytes done and the bytes in total. An
+# exception from it ends the aggregation, with nothing written.
 Progress = Callable[[str, int, int], None]
 
 _SECONDS_BETWEEN_CALLS = 0.05
-# Numbers a thread reads at once, 4 MB in single precision: in short reads, threads would wait for
-# one another to have Python's lock back.
+# Numbers a thread reads at once, 4 MB in single precision: with shorter reads, threads would wait
+# for Python's lock.
 _BLOCK = 1 << 20
 
 
 class Meter:
-    """Tells the caller how far the work is, not too often, from whichever thread."""
+    """Reports progress to the caller, not too often, from any thread."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -55,7 +55,7 @@ class Meter:
         self.totals = {"evidence": 0, "combination": 0}
 
     def advance(self, step: str, count: int) -> None:
-        """Add bytes to a step; one that was complete, or another, starts anew."""
+        """Add bytes to a step; a completed or different step starts anew."""
         if self._progress is None:
             return
         with self._lock:
@@ -71,7 +71,7 @@ class Meter:
 
 
 class Files(InProcess):
-    """An engine over models in files: read piece by piece, and the value is formed in a file."""
+    """An engine over models in files, read piece by piece; the value is formed in a file."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Files(InProcess):
         self._kept = {n: t for n, t in (base.tensors if base else {}).items() if n not in there}
         self._layouts: dict[str, dict[str, Tensor]] = {}  # party -> tensors of an output like its
         self._output, self._meter = output, meter
-        self._all = exact  # whether the evidence is now taken from all coordinates
+        self._all = exact  # whether the evidence is from all coordinates
         self.updates = in_pieces(self.updates)
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
@@ -99,22 +99,22 @@ class Files(InProcess):
         return super().observe(random, exact=exact)
 
     def _totals(self) -> dict[str, int]:
-        """Return how many bytes each step has to do with."""
+        """Return the number of bytes in each step."""
         size, count, width = self.size, len(self.parties), self._width
         spans = [(0, size)]
-        if not self._all:  # which places it will be is not known here, but how many
+        if not self._all:  # the places are not known here, but their number is
             spans = sampled_spans(size, count, np.random.default_rng(0))
         seen = sum(stop - start for start, stop in spans)
         return {"evidence": seen * count * width, "combination": self.updates.size * width}
 
     @property
     def _width(self) -> int:
-        """How many bytes a coordinate takes, about."""
+        """The approximate number of bytes per coordinate."""
         leaves = self.updates.leaves[0]
         return max(1, nbytes(leaves[path] for path in self.updates.floats) // self.updates.size)
 
     def tell(self, step: str) -> Callable[[int], None]:
-        """Return whom to tell how many coordinates of a step are done."""
+        """Return a function that is told how many coordinates of a step are done."""
         self._meter.totals = self._totals()
         times = self._width * (len(self.parties) if step == "evidence" else 1)
         return lambda count: self._meter.advance(step, count * times)
@@ -135,7 +135,7 @@ class Files(InProcess):
         return self._output.room(tensors, name)
 
     def finish(self, weights: Vector) -> Path | None:
-        """Complete the output with what is not combined, and give it its name."""
+        """Vote on what is not combined, complete the output, and give it its name."""
         if self._output is None:
             return None
         for path, leaf in self.updates.leaves[0].items():
@@ -155,7 +155,7 @@ class Files(InProcess):
 
 
 def in_pieces(updates: Updates) -> Updates:
-    """Return updates of which no more is read at once than fits into little memory."""
+    """Return updates of which only small pieces are read at a time."""
     return replace(updates, widest=max(1, _BLOCK // len(updates.parties)))
 
 
@@ -169,14 +169,14 @@ def deliberate_readable(
     seed: int | None,
     require: Require | None,
 ) -> Consensus:
-    """Aggregate, and once more without a party whose file fails while it is read."""
+    """Aggregate; if a party's file fails during reading, do it again without that party."""
     while True:
         try:
             return deliberate(engine, method, memory, exact=exact, seed=seed, require=require)
         except UnreadableFileError as error:
             party = next((p for p, model in models.items() if error.file in model.files), None)
             if party is None:
-                raise  # the centre's
+                raise  # it is the centre's file
             engine.updates = engine.updates.without({party: str(error)})
 
 
@@ -186,8 +186,8 @@ def _parsed(
     chosen: Patterns | None,
     evidence: Patterns | None,
 ) -> Updates:
-    """Return the models as updates; by name, so that the sample, and so the consensus, does not
-    depend on how a model is cut into files."""
+    """Return the models as updates, sorted by name, so that sample and consensus do not depend on
+    how a model is split into files."""
 
     def tensors(model: StoredModel) -> dict[str, Tensor]:
         return dict(sorted(model.tensors.items()))

@@ -1,4 +1,4 @@
-"""A model: one party's model on disk, as one file or as a folder of shards.
+"""One party's model on disk, as one file or as a folder of shards.
 
     model.safetensors, model.npz
     model/model.safetensors.index.json, model/model-00001-of-00002.safetensors, ...
@@ -35,7 +35,7 @@ class StoredModel:
     tensors: Mapping[str, Tensor]
     files: tuple[File, ...]
     metadata: safetensors.Metadata = field(default_factory=dict)
-    shards: Mapping[str, str] | None = None  # tensor -> file name, where it is a folder
+    shards: Mapping[str, str] | None = None  # tensor -> file name, for a folder
 
     @property
     def size(self) -> int:
@@ -49,8 +49,8 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
 
 
 def open_model(path: Path, files: ExitStack, kept: int = 0) -> StoredModel:
-    """Open a model and check all it says of itself; ``files`` closes it. As many of its files as
-    have no more than ``kept`` bytes in all are read at once, into memory."""
+    """Open a model and check its headers; ``files`` closes it. Its files are read into memory at
+    once as long as they have no more than ``kept`` bytes in all."""
     if os.path.isdir(path):
         return _open_folder(path, files, kept)
     return _open_file(path, files, kept)
@@ -100,7 +100,7 @@ def _open_folder(path: Path, files: ExitStack, kept: int) -> StoredModel:
 
 
 def _open_shards(path: Path, names: Sequence[str], files: ExitStack, kept: int) -> dict[str, File]:
-    """Open the files of one model, whose headers may be no longer than that of one file."""
+    """Open the files of one model; their headers together are limited as that of one file."""
     shards: dict[str, File] = {}
     for name in names:
         file = shards[name] = File(path / name, kept)
@@ -128,8 +128,8 @@ def _open_unindexed(path: Path, files: ExitStack, kept: int) -> StoredModel:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return which shard holds which tensor. The names come from a stranger: no way out of the
-    folder may be among them."""
+    """Return which shard holds which tensor. The names are foreign: none may lead out of the
+    folder."""
     file = File(index)
     try:
         if file.size > safetensors.LONGEST_HEADER:

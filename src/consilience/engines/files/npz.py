@@ -1,8 +1,7 @@
-"""numpy's .npz format: a zip archive of .npy files. Members that are not compressed can be read
-in place; nothing is ever unpickled.
+"""numpy's .npz format: a zip archive of .npy files. Uncompressed members are read in place; nothing
+is ever unpickled.
 
-zipfile reads the directory; what it and the members' headers say is checked against the file before
-use.
+zipfile reads the directory. What it and the members' headers say is checked against the file first.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _ENTRY = (
 )
 _NPY_ENTRY = re.compile(_ENTRY)
 _NPY_ENTRIES = re.compile(f"{_ENTRY}(?:,{_ENTRY}){{2}}")
-# No long double: its bytes mean something else on another machine.
+# No long doubles: their bytes have another meaning on other machines.
 _NUMBERS = re.compile(r"[<>|=]?(?:f[248]|[iu][1248]|b1|c8|c16)")
 
 
 class _Bounded(io.RawIOBase):
-    """A file that refuses to be read in pieces larger than an honest directory."""
+    """A file that refuses reads larger than an honest directory."""
 
     def __init__(self, file: File) -> None:
         self.file, self.at = file, 0
@@ -74,7 +73,7 @@ class _Bounded(io.RawIOBase):
 
 
 def read(file: File) -> dict[str, Tensor]:
-    """Return the arrays of a file, which stay in it."""
+    """Return the arrays of a file, without reading them."""
     try:
         with zipfile.ZipFile(cast(IO[bytes], _Bounded(file))) as archive:
             members = archive.infolist()
@@ -89,10 +88,10 @@ def read(file: File) -> dict[str, Tensor]:
 
 
 def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
-    """Write arrays that lie elsewhere as an .npz file, a piece at a time."""
+    """Write arrays from anywhere as an .npz file, a piece at a time."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, tensor in tensors.items():
-            # A member's date is the day zip began, so that equal arrays make equal files.
+            # All members have the same date, so that equal arrays make equal files.
             member = zipfile.ZipInfo(f"{name}.npy")
             with archive.open(member, "w", force_zip64=True) as out:
                 head: dict[str, Any] = {
@@ -130,7 +129,7 @@ def _by_name(file: File, members: list[zipfile.ZipInfo]) -> dict[str, zipfile.Zi
 
 
 def _named(file: File, name: str, look: Callable[[File, T], R], at: T) -> R:
-    """Look at an array, and say which it is if something is wrong with it."""
+    """Look at an array; an error names the array."""
     try:
         return look(file, at)
     except UpdateError as error:
@@ -138,8 +137,8 @@ def _named(file: File, name: str, look: Callable[[File, T], R], at: T) -> R:
 
 
 def _place(file: File, member: zipfile.ZipInfo) -> tuple[int, int]:
-    """Return which bytes of the file a member takes. Where they start its own header tells, not
-    the directory."""
+    """Return the byte range of a member in the file. Its start is told by the member's own header,
+    not by the directory."""
     at = member.header_offset
     if member.compress_type != zipfile.ZIP_STORED:
         raise UpdateError(
@@ -161,7 +160,7 @@ def _place(file: File, member: zipfile.ZipInfo) -> tuple[int, int]:
 def _check_apart(
     file: File, members: list[zipfile.ZipInfo], places: Iterable[tuple[int, int]]
 ) -> None:
-    """Raise if members share bytes: a small file would be a large model."""
+    """Raise if members share bytes: a small file could pose as a large model."""
     starts = (member.header_offset for member in members)
     spans = sorted(zip(starts, (end for _, end in places), strict=True))
     for (_, end), (begin, _) in pairwise(spans):
@@ -190,10 +189,10 @@ def _array(file: File, place: tuple[int, int]) -> Tensor:
 
 
 def _npy_header(head: bytes) -> tuple[dict[str, str], int]:
-    """Return what an .npy header says, none of it if it is no such header, and where it ends.
+    """Return the entries of an .npy header, none if it is malformed, and where it ends.
 
-    The header is Python text. It is matched, not evaluated: Python's own parser can be made to take
-    much time, or to crash, by a text of a few kilobytes.
+    The header is Python text. It is matched, not evaluated: a few kilobytes of text can make
+    Python's own parser slow, or crash it.
     """
     prefix = _NPY_LENGTH.get(head[:_NPY_MAGIC])
     if prefix is None or len(head) < _NPY_MAGIC + prefix.size:

@@ -1,8 +1,7 @@
-"""The output of an aggregation from files: written as it is formed, seen whole or not at all.
+"""The output of an aggregation from files: written as it is formed, visible only when complete.
 
-It grows in a hidden folder beside its target (see `consilience.storage.whole`), and takes
-its name only when all of it is on the disk. An .npz file is put together there from the tensors
-at the end.
+It is written in a hidden folder beside its target (see `consilience.storage.whole`), and gets its
+name only when all of it is on disk. An .npz file is assembled there at the end.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from consilience.errors import ConsilienceError
 from consilience.storage.whole import CONTENT, HiddenFolder
 from consilience.updates.tensors import Tensor
 
-_METADATA = 1 << 23  # bytes, in all files of an output together
+_METADATA = 1 << 23  # bytes in all files of an output together
 
 
 class Output:
     """Where the consensus of files goes: a .safetensors file, an .npz file, or a folder of shards.
 
-    ``shards`` says which file of a folder holds which tensor. ``metadata`` is all that may have to
-    be written in the end, into each file: room is left for the longest that is not too long.
-    ``beside`` are files that a folder has besides.
+    ``shards`` says which file of a folder holds which tensor. ``metadata`` are the candidates of
+    which one is written into each file at the end: room is left for the longest one within the
+    limit. ``beside`` are further files of a folder.
     """
 
     def __init__(
@@ -55,14 +54,14 @@ class Output:
         self._tensors: dict[str, Tensor] = {}
 
     def begin(self) -> None:
-        """Make the hidden folder, and remove what killed processes left of theirs."""
+        """Make the hidden folder, and remove those that killed processes left behind."""
         if not self.path.parent.is_dir():
             raise ConsilienceError(f"{self.path}: there is no folder {self.path.parent}")
         with writing(self.path):
             self._hidden.begin()
 
     def end(self) -> None:
-        """Remove what has not got its name; fit to be called at any time."""
+        """Remove what has not got its name. It may be called at any time."""
         self._close()
         self._hidden.end()
 
@@ -74,7 +73,7 @@ class Output:
         return array
 
     def lay_out(self, model: Mapping[str, Tensor]) -> None:
-        """Make room for tensors like those of a model; what was written before is gone."""
+        """Make room for tensors like those of a model; what was written before is lost."""
         if self.format == "npz":
             npz.check_writable(model)
         with writing(self.path):
@@ -92,7 +91,7 @@ class Output:
         self._model = model
 
     def commit(self, metadata: safetensors.Metadata) -> None:
-        """Give the output its name, once all of it is on the disk."""
+        """Give the output its name, once all of it is on disk."""
         with writing(self.path):
             if self.format == "npz":
                 self._zip()
@@ -130,7 +129,7 @@ class Output:
         file.make_room(at)
 
     def _by_file(self, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-        """Group tensors by their file, wide dtypes first, so that each tensor is aligned."""
+        """Group tensors by file, wide dtypes first, so that all are aligned."""
         found: dict[str, dict[str, Tensor]] = {}
         for key in sorted(tensors, key=lambda key: -int(tensors[key].storage.dtype.itemsize)):
             name = self._shards.get(key, WHOLE) if self.folder else self._single
@@ -138,8 +137,8 @@ class Output:
         return found
 
     def _zip(self) -> None:
-        """Put the tensors into an archive. A member's checksum stands before its bytes, so that an
-        archive cannot be written as the tensors are formed."""
+        """Put the tensors into an archive. This has to wait for the end, as the checksum of a
+        member comes before its bytes."""
         with self._new(CONTENT) as file:
             npz.write(file, self._tensors)
 
@@ -152,7 +151,7 @@ class Output:
 
     @contextmanager
     def _new(self, name: str) -> Iterator[IO[bytes]]:
-        """Make a file beside those of the tensors, which is on the disk when this ends."""
+        """Make a file beside those of the tensors; it is on disk when the context ends."""
         how = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(name, how, 0o666, dir_fd=self._place), "w+b") as file:
             yield file
@@ -160,7 +159,7 @@ class Output:
             os.fsync(file.fileno())
 
     def _close(self) -> None:
-        """Forget what was written so far."""
+        """Discard what was written so far."""
         for file in self._files.values():
             file.close()
         if self._place not in (-1, self._hidden.descriptor):

@@ -1,8 +1,8 @@
 """PEFT's folders: a LoRA adapter as adapter_config.json and adapter_model.safetensors.
 
-What the factors mean stands in the configuration: PEFT adds s·B·A to a matrix, with s from alpha,
-the rank and their patterns. What is not such a sum is refused by name; so are adapters that begin
-from a base model other than the one they name (PiSSA and its like change it).
+The configuration says what the factors mean: PEFT adds s·B·A to a matrix, with s from alpha, the
+rank and their patterns. Anything else is refused by name, and so are adapters that start from a
+changed base model (PiSSA and its like).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 
-# Settings under which ΔW is not s·B·A, and what they are called.
+# Settings under which ΔW is not s·B·A, and their names.
 _OTHERS = {
     "use_dora": "DoRA",
     "use_qalora": "QALoRA",
@@ -37,8 +37,8 @@ _OTHERS = {
     "arrow_config": "Arrow",
     "target_parameters": "LoRA of bare parameters (target_parameters)",
 }
-_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")  # that leave the base as it is
-# What adapters that are merged must agree on; where one says nothing, it agrees.
+_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")  # that do not change the base
+# Settings on which merged adapters must agree; a missing one agrees with all.
 _AGREED = {
     "base_model_name_or_path": "base model",
     "task_type": "task",
@@ -46,7 +46,7 @@ _AGREED = {
     "layer_replication": "layer_replication",
     "alora_invocation_tokens": "alora_invocation_tokens",
 }
-# What is written of what most say: no more of a stranger's configuration than PEFT needs.
+# Settings of the majority that are written: no more of a foreign configuration than PEFT needs.
 _KEPT = (
     *_AGREED,
     "auto_mapping",
@@ -66,7 +66,7 @@ _KEPT = (
 
 @dataclass(frozen=True, eq=False)
 class StoredAdapter:
-    """An adapter whose tensors stay in their file, what it says of itself, and what that means."""
+    """An adapter whose tensors stay in their file, its configuration, and what that means."""
 
     model: StoredModel
     config: Mapping[str, Any]
@@ -79,7 +79,7 @@ def is_adapter(path: Path) -> bool:
 
 
 def open_adapter(path: Path, files: ExitStack, kept: int = 0) -> StoredAdapter:
-    """Open a PEFT folder and check what it says of itself; ``files`` closes it."""
+    """Open a PEFT folder and check it; ``files`` closes it."""
     if not is_adapter(path):
         raise UpdateError(f"{shown(path)}: expected a PEFT folder, with {CONFIG} in it")
     config = read_object(path / CONFIG, "its configuration")
@@ -121,7 +121,7 @@ def _meaning(path: Path, config: Mapping[str, Any]) -> LoRA:
 
 
 def check_ranks(adapter: StoredAdapter, ranks: Mapping[str, int]) -> None:
-    """Raise unless the factors have the ranks that the configuration says: s depends on them."""
+    """Raise unless the factors have the configured ranks: s depends on them."""
     pattern, rank = adapter.config.get("rank_pattern") or {}, adapter.config.get("r", 8)
     for module, found in ranks.items():
         try:
@@ -137,8 +137,8 @@ def check_ranks(adapter: StoredAdapter, ranks: Mapping[str, int]) -> None:
 def disagreements(
     adapters: Mapping[str, StoredAdapter], center: StoredAdapter | None
 ) -> dict[str, str]:
-    """Return the parties whose adapter is for something else than the centre's, or than most, with
-    reasons."""
+    """Return the parties whose adapter is for another model or task than the centre's, or than
+    most, with reasons."""
     found: dict[str, str] = {}
     for key, what in _AGREED.items():
         said = {party: _said(adapter.config, key) for party, adapter in adapters.items()}
@@ -153,8 +153,8 @@ def disagreements(
 
 
 def _said(config: Mapping[str, Any], key: str) -> str | None:
-    """Return a setting as text that compares. Of a model's path only its last part says which it
-    is: where it lay is everybody's own."""
+    """Return a setting as text for comparison. Of a model's path only the last part counts: parties
+    keep it in different places."""
     value = config.get(key)
     if value is None or value == "":
         return None
@@ -166,8 +166,8 @@ def _said(config: Mapping[str, Any], key: str) -> str | None:
 def configuration(
     configs: Sequence[Mapping[str, Any]], weights: Sequence[float], ranks: Mapping[str, int]
 ) -> bytes:
-    """Return the configuration of an adapter with s = 1 and these ranks by module; the rest is what
-    those say who together have the most weight."""
+    """Return the configuration of an adapter with s = 1 and these ranks by module; other settings
+    by weighted majority."""
     (rank, _), *_ = Counter(ranks.values()).most_common(1)
     odd = {f"^{re.escape(module)}": found for module, found in ranks.items() if found != rank}
     found: dict[str, Any] = {
@@ -193,6 +193,6 @@ def configuration(
 
 
 def _text(value: Any) -> str:
-    """Return a setting as text. Names of modules come from a set, in any order."""
+    """Return a setting as text. Names of modules come from a set, so they are sorted."""
     names = isinstance(value, list) and all(isinstance(name, str) for name in value)
     return json.dumps(sorted(value) if names else value, sort_keys=True)

@@ -1,7 +1,7 @@
 """The safetensors format: eight bytes of header length, a JSON header, and the tensors' bytes.
 
-Read here and not with the safetensors library, which does not say where in the file a tensor lies.
-A file comes from a party nobody can vouch for: every number in its header is checked before use.
+The safetensors library is not used, as it does not tell where in the file a tensor lies. A file
+comes from an untrusted party: every number in its header is checked before use.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import shown
 from consilience.updates.tensors import Tensor
 
-# The format allows 100 MB. Parsed, a header takes ten times its size of memory, and that of a
-# model with ten thousand tensors has 1 MB.
+# The format allows 100 MB. A parsed header takes ten times its size in memory; one with ten
+# thousand tensors has 1 MB.
 LONGEST_HEADER = 1 << 24
 MOST_TENSORS = 1 << 17
-_LONGEST_METADATA = 1 << 20  # as much is written into each file of an output
-_MOST_DIMENSIONS = 64  # numpy's, and torch's
+_LONGEST_METADATA = 1 << 20  # each file of an output gets as much
+_MOST_DIMENSIONS = 64  # the limit of numpy and torch
 _BEFORE_HEADER = 8
 _BLOCK = 1 << 20  # numbers written at once
 
@@ -54,11 +54,11 @@ Metadata = dict[str, str]
 
 
 def read(file: File) -> tuple[dict[str, Tensor], Metadata]:
-    """Return the tensors of a file, which stay in it, and its metadata."""
+    """Return the tensors of a file, without reading them, and its metadata."""
     start = data_start(file)
     header = read_json(file, _BEFORE_HEADER, start - _BEFORE_HEADER, "its safetensors header", 8)
     metadata = header.pop("__metadata__", None)
-    metadata = {} if metadata is None else metadata  # as the format's own reader has it
+    metadata = {} if metadata is None else metadata  # as the format's own reader does
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise UpdateError(f"{file.name}: its __metadata__ is not a mapping of text to text")
     size = sum(map(len, (*metadata, *metadata.values())))
@@ -81,7 +81,7 @@ def read(file: File) -> tuple[dict[str, Tensor], Metadata]:
 
 
 def is_text(text: str) -> bool:
-    """Tell whether text can be written: JSON can spell half a pair of code units."""
+    """Tell whether text can be encoded: JSON can contain a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def is_text(text: str) -> bool:
 
 
 def data_start(file: File) -> int:
-    """Return where the tensors' bytes start, after a header that is not too long."""
+    """Return where the tensors' bytes start, after checking the header's length."""
     if file.size < _BEFORE_HEADER:
         raise UpdateError(f"{file.name}: not a safetensors file: it has {file.size} bytes")
     length = int.from_bytes(file.read(0, _BEFORE_HEADER), "little")
@@ -107,10 +107,10 @@ def data_start(file: File) -> int:
 
 
 def read_json(file: File, start: int, length: int, what: str, each: int) -> dict[str, Any]:
-    """Return a JSON object that lies in a file, if it is not so rich that it fills the memory:
-    for ``each`` tensor an honest one has so many values."""
+    """Return a JSON object from a file, unless it has so many values that it would fill the memory:
+    an honest one has at most ``each`` per tensor."""
     raw = file.read(start, length)
-    # Before each value there is one of these.
+    # Each value follows one of these characters.
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > each * MOST_TENSORS:
         raise UpdateError(f"{file.name}: {what} has more values than {MOST_TENSORS} tensors need")
     try:
@@ -123,7 +123,7 @@ def read_json(file: File, start: int, length: int, what: str, each: int) -> dict
 
 
 def header(tensors: Mapping[str, Tensor], metadata: Metadata, length: int = 0) -> bytes:
-    """Return the start of a file with these tensors in this order, padded to a length."""
+    """Return the header for these tensors in this order, padded to a length."""
     entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
     for name, tensor in tensors.items():
@@ -149,7 +149,7 @@ def header(tensors: Mapping[str, Tensor], metadata: Metadata, length: int = 0) -
 
 
 def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as a file, a piece at a time, wherever they lie."""
+    """Write tensors from anywhere as a file, a piece at a time."""
     file.write(header(tensors, {}))
     for tensor in tensors.values():
         flat = tensor.flat()
@@ -159,7 +159,7 @@ def write(file: IO[bytes], tensors: Mapping[str, Tensor]) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, refusing one that says a thing twice."""
+    """Return a JSON object; refuse duplicate keys."""
     found = dict(pairs)
     if len(found) != len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
@@ -194,10 +194,10 @@ def _are_counts(numbers: list[Any]) -> bool:
 
 
 def sized(shape: Sequence[int], dtype: str, itemsize: int, room: int) -> int:
-    """Return how many numbers a shape has; raise unless they fill so many bytes."""
+    """Return the number of elements of a shape; raise unless they fill exactly ``room`` bytes."""
     if len(shape) > _MOST_DIMENSIONS:
         raise UpdateError(f"has {len(shape)} dimensions, at most {_MOST_DIMENSIONS} exist")
-    # Without the zeros, as in numpy: 0 × 2^61 × 2^61 is a shape no array can have.
+    # Zeros are skipped, as in numpy: no array can have the shape 0 × 2^61 × 2^61.
     if math.prod(count for count in shape if count) * itemsize >= 1 << 62:
         raise UpdateError(f"has {room} bytes, expected more than there are: its shape lies")
     size = math.prod(shape)

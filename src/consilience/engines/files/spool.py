@@ -1,12 +1,12 @@
-"""Updates that wait in files until a round ends, so that only one of them is ever in memory.
+"""Updates that wait in files until a round ends, so that only one at a time is in memory.
 
     spool = Spool("folder")
     updates[party] = spool.put(update)  # as it comes: the same tree, its tensors in a file
     consensus = aggregate(updates)
     spool.clear()
 
-Each is a .safetensors file in a hidden folder of this process (see `consilience.storage.whole`),
-which is removed when the spool is cleared. What a killed process left, the next one removes.
+Each is a .safetensors file in a hidden folder of this process (see `consilience.storage.whole`).
+The folder is removed with `clear`; what a killed process left behind is removed by the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from consilience.updates.trees import Leaves, flatten, unflatten
 from consilience.updates.usable import Updates
 
 _NAME = "updates"
-_M_MMAP_THRESHOLD, _LARGE = -3, 1 << 20  # of malloc.h; bytes
+_M_MMAP_THRESHOLD, _LARGE = -3, 1 << 20  # from malloc.h; bytes
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -41,7 +41,7 @@ class Spool:
         self._files: list[File] = []
         self._numbers = count()
         _give_back_what_is_freed()
-        self._begun()  # a folder that cannot be used shows now, and what was left in it goes
+        self._begun()  # report an unusable folder now, and remove leftovers
         self.clear()
 
     def put(self, update: Any) -> Any:
@@ -56,11 +56,11 @@ class Spool:
             raise
         except ConsilienceError as error:
             raise UpdateError(f"it could not be spooled: {error}") from None
-        except Exception as error:  # whatever a stranger's object raises
+        except Exception as error:  # a foreign object may raise anything
             raise UpdateError(f"it cannot be read ({told(error)})") from None
 
     def clear(self) -> None:
-        """Remove all that was put; fit to be called at any time."""
+        """Remove all updates. It may be called at any time."""
         for file in self._files:
             file.close()
         self._files = []
@@ -69,7 +69,7 @@ class Spool:
             self._hidden = None
 
     def _begun(self) -> HiddenFolder:
-        """Return the folder of this process, made if there is none yet."""
+        """Return the folder of this process; make it if necessary."""
         if self._hidden is None:
             self._hidden = HiddenFolder(self.folder / _NAME, shared=True)
             try:
@@ -82,10 +82,10 @@ class Spool:
         return self._hidden
 
     def _written(self, leaves: Leaves) -> Leaves:
-        """Write tensors to a new file; return them as they lie there."""
+        """Write tensors to a new file; return them as read from there."""
         hidden = self._begun()
         name = f"{next(self._numbers)}.safetensors"
-        # By number: what a stranger calls them need not fit into a header.
+        # Numbered: foreign names need not fit into a header.
         numbered = {str(number): leaf for number, leaf in enumerate(leaves.values())}
         try:
             with writing(self.folder):
@@ -93,7 +93,7 @@ class Spool:
                 with os.fdopen(descriptor, "wb") as out:
                     safetensors.write(out, numbered)
         except BaseException:
-            with suppress(OSError):  # room for those that are still to come
+            with suppress(OSError):  # make room for other updates
                 os.unlink(name, dir_fd=hidden.descriptor)
             raise
         file = File(hidden.path / name)
@@ -106,14 +106,14 @@ class Spool:
 
 
 def _give_back_what_is_freed() -> None:
-    """Have glibc return large blocks to the system when they are freed. It would keep them, of an
-    update that came in pieces of 5 MB more than twice its size."""
+    """Have glibc return large blocks to the system when they are freed. Otherwise an update that
+    came in pieces of 5 MB would keep more than twice its size."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def are_stored(updates: Updates) -> bool:
-    """Tell whether some updates lie in files."""
+    """Tell whether any update lies in a file."""
     return any(
         isinstance(leaf.storage, FileArray) for leaves in updates.leaves for leaf in leaves.values()
     )

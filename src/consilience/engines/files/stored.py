@@ -1,7 +1,7 @@
-"""Tensors that lie in files, read and written a piece at a time.
+"""Tensors in files, read and written a piece at a time.
 
-Positional reads rather than a memory map: mapped pages count as the process's memory, and a file
-cut short underneath a map kills the process; a read that comes short is an error like any other.
+Files are read at positions, not mapped into memory: mapped pages count as the process's memory, and
+if a mapped file is truncated the process is killed, while a short read is an ordinary error.
 Several threads may read and write at once.
 """
 
@@ -24,15 +24,15 @@ from consilience.engines.files.descriptors import Opened
 from consilience.errors import ConsilienceError, UpdateError
 from consilience.text import shown
 
-# How far ahead of a reader the kernel is asked to fetch: the disk sees requests of this size,
-# whatever the size of a piece.
+# How far ahead of a reader the kernel is asked to fetch: the disk then sees requests of this size,
+# however small a piece is.
 _AHEAD = 1 << 22
-_LONGEST_PATH = 200  # characters of a path in a message
+_LONGEST_PATH = 200  # characters of a path in an error
 _TICK = 20_000_000  # nanoseconds
 
 
 class UnreadableFileError(UpdateError):
-    """A file that was sound when it was opened cannot be read any more."""
+    """A file that was valid when it was opened can no longer be read."""
 
     def __init__(self, file: File, message: str) -> None:
         super().__init__(message)
@@ -40,8 +40,8 @@ class UnreadableFileError(UpdateError):
 
 
 class File(Opened):
-    """A file of one of the parties, for positional reads. One of at most ``kept`` bytes is read
-    once, into memory: what is judged is then what is combined, whoever writes to it meanwhile."""
+    """A party's file, read at positions. One of at most ``kept`` bytes is read once, into memory,
+    so that what is judged is what is combined, even if somebody writes to the file meanwhile."""
 
     def __init__(self, path: Path, kept: int = 0) -> None:
         super().__init__()
@@ -65,10 +65,10 @@ class File(Opened):
             self._content = content
 
     def open(self) -> int:
-        """Open the file; once more, only if it is the same and has not changed."""
-        if not stat.S_ISREG(os.stat(self.path).st_mode):  # to open a device may do something
+        """Open the file; later again, but only if it is the same and unchanged."""
+        if not stat.S_ISREG(os.stat(self.path).st_mode):  # opening a device may have effects
             raise UpdateError(f"{self.name}: expected a file, found something else")
-        # Not blocking: opening a pipe would wait for somebody to write to it.
+        # Not blocking: opening a pipe would wait for a writer.
         how = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(self.path, how)
         try:
@@ -109,8 +109,8 @@ class File(Opened):
         return out.tobytes()
 
     def check_unchanged(self) -> None:
-        """Raise if somebody wrote to the file since it was opened: what the evidence said of it
-        need not be true of what was combined."""
+        """Raise if the file was written to since it was opened: the evidence need not be true of
+        what was combined."""
         if self._content is None:
             try:
                 with self.use() as descriptor:
@@ -126,13 +126,13 @@ class File(Opened):
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:
-    """Return what no write leaves as it was. Anybody can set st_mtime; nobody can set st_ctime."""
+    """Return what every write changes. Anybody can set st_mtime; nobody can set st_ctime."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _settled(descriptor: int) -> os.stat_result:
-    """Return a file's state, once its last change is so long ago that the next shows: the kernel's
-    clock for files stands still for up to 10 ms."""
+    """Return a file's state once its last change is old enough for the next one to show: the
+    kernel's clock for files may stand still for 10 ms."""
     found = os.fstat(descriptor)
     age = time.time_ns() - found.st_ctime_ns
     if 0 <= age < _TICK:
@@ -149,7 +149,7 @@ def _not_opened(name: str, error: Exception) -> ConsilienceError:
 
 
 class OutputFile(Opened):
-    """A file being written in a folder of our own, that will be, or be part of, the target."""
+    """A file being written in a folder of our own: the target, or a part of it."""
 
     def __init__(self, folder: int, name: str, target: Path) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class OutputFile(Opened):
         self._how = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
     def open(self) -> int:
-        """Make the file, or open it again."""
+        """Create the file, or open it again."""
         descriptor = os.open(self._name, self._how, 0o666, dir_fd=self._folder)
         self._how &= ~(os.O_CREAT | os.O_EXCL)
         return descriptor
@@ -178,21 +178,21 @@ class OutputFile(Opened):
                 offset, rest = offset + count, rest[count:]
 
     def make_room(self, size: int) -> None:
-        """Give the file its size. Is there room on the disk? Better to know it now."""
+        """Give the file its final size, to find out early whether the disk has room."""
         with writing(self.target), self.use() as descriptor:
             os.ftruncate(descriptor, size)
             if size and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(descriptor, 0, size)
 
     def sync(self) -> None:
-        """Wait until all of it is on the disk."""
+        """Wait until all of it is on disk."""
         with writing(self.target), self.use() as descriptor:
             os.fsync(descriptor)
 
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Say what could not be written when the system refuses."""
+    """Turn a system error into one that says what could not be written."""
     try:
         yield
     except OSError as error:
@@ -203,16 +203,16 @@ def writing(target: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class FileArray:
-    """A flat array that lies in a file: it slices like an array, and each slice is a read."""
+    """A flat array in a file: it slices like an array, and each slice is a read."""
 
     file: File | OutputFile
     offset: int
     dtype: np.dtype[Any]
     size: int
-    written = True  # no memory: what is put there must be formed elsewhere
+    written = True  # not in memory: numbers must be formed elsewhere
 
     def __getitem__(self, span: slice | Positions) -> Array:
-        if not isinstance(span, slice):  # places: a read for each
+        if not isinstance(span, slice):  # single places: a read for each
             return np.concatenate([self[at : at + 1] for at in span.tolist()])
         start, stop, _ = span.indices(self.size)
         piece = np.empty(max(0, stop - start), self.dtype)
@@ -220,7 +220,7 @@ class FileArray:
         return piece.astype(self.dtype.newbyteorder("="), copy=False)
 
     def read_into(self, start: int, out: Array) -> None:
-        """Fill an array of the same dtype, from a place on."""
+        """Fill an array of the same dtype, from position ``start`` on."""
         self.file.read_into(out, self.offset + start * self.dtype.itemsize)
 
     def __setitem__(self, span: slice, values: Array) -> None:
@@ -232,7 +232,7 @@ class FileArray:
 
 @dataclass(frozen=True)
 class Nowhere:
-    """Storage for a result nobody wants."""
+    """Storage for a result that nobody wants."""
 
     size: int
     written = True
@@ -244,7 +244,7 @@ class Nowhere:
 def _pread(descriptor: int, out: Array, offset: int) -> int:
     """Fill an array as far as the file goes; return the number of bytes."""
     done = os.preadv(descriptor, [out.data], offset)
-    if 0 < done < out.nbytes:  # a signal came, or the end of the file
+    if 0 < done < out.nbytes:  # a signal, or the end of the file
         rest = out.view(np.uint8)
         while count := os.preadv(descriptor, [rest[done:].data], offset + done):
             done += count

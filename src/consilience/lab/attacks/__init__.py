@@ -7,11 +7,11 @@ generator, and gives what the adversaries send, (f, K):
     attack = make("gaussian", knowledge)
     bad = attack(honest, 5, rng)
 
-Whatever an attack needs beyond that, the protocol puts into one `Knowledge`, whichever attack is
-to come; an attack's own settings are keywords of `make`. To add an attack, write a function that
-takes a Knowledge and its settings, returns an Attack, and is decorated with `register`.
+Whatever else an attack may need, the protocol puts into a `Knowledge`, the same for all attacks; an
+attack's own settings are keywords of `make`. To add an attack, write a function that takes a
+Knowledge and its settings, returns an Attack, and is decorated with `register`.
 
-`SUITE` is the line-up of the benchmarks, each attack with the settings it is tried with:
+`SUITE` is the line-up of the benchmarks: each attack with its settings.
 
     for label, (name, settings) in SUITE.items():
         attack = make(name, knowledge, **settings)
@@ -91,8 +91,8 @@ SUITE: dict[str, tuple[str, dict[str, Any]]] = {
     "missing-tensor": ("missing_tensor", {}),
 }
 
-# Labels of the suite: those that need Knowledge of `train` or of `aggregate`, and those whose
-# updates no aggregator can use and must reject.
+# Labels of the suite: attacks that need `train` or `aggregate` of their Knowledge, and attacks
+# whose updates every aggregator must reject.
 NEEDS_TRAINING = frozenset({"random-local", "label-flip"})
 NEEDS_AGGREGATOR = frozenset({"ipm-optimised", "alie-optimised", "adaptive"})
 MALFORMED = frozenset({"inf", "nan", "wrong-shape", "missing-tensor"})

@@ -1,14 +1,14 @@
 """Adversaries who know the rule and search for what it overlooks.
 
 Each sends μ + z·d + n·r·ε_j. d is a direction as long as an honest party's typical deviation from
-the honest mean μ, r that deviation per coordinate, ε_j noise of the adversary's own: a shared
-displacement, hidden in as much independent noise as it takes to look like separate parties. They
-may also split into groups, which share part of a direction, or push opposite ways.
+the honest mean μ, r that deviation per coordinate, and ε_j the adversary's own noise: a shared
+displacement, hidden in enough independent noise to look like separate parties. They may also split
+into groups, which share a part of their direction, or push opposite ways.
 
-The search keeps what moves the consensus furthest from μ: several tries that work in different
-ways, then one choice at a time about the best so far, in forty calls of the aggregator at most.
-All noise is drawn beforehand, so that tries differ in what is tried alone; and it is the same in
-every round, for a memory would average out what changes.
+The search looks for the plan that moves the consensus furthest from μ: first several different
+tries, then one change at a time to the best so far, with at most forty calls of the aggregator. All
+noise is drawn beforehand, so that tries differ only in the plan. It is the same in every round, as
+a memory would average out what changes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from consilience.lab.attacks.registry import Array, Attack, Knowledge, register,
 CALLS = 40
 NOISES = (0.0, 0.3, 0.5, 0.7, 1.0, 2.0)
 SIZES = (0.2, 0.3, 0.55, 0.75, 1.4, 2.0, 5.0, 10.0, 100.0)
-# How many groups, each (d + own)/√2 of its own; −2: one in three adversaries pushes along −d.
+# Number of groups, each with direction (d + own)/√2; −2: every third adversary pushes along −d.
 SPLITS = (1, 2, 3, -2)
-_STEADY = 20  # the seed of what lasts
-# z, n and groups. Quietly aside, each alone; as far as the honest are from each other; and groups
-# far off, whose distances from one another fit those of separate, noisy parties.
+_STEADY = 20  # seed of the noise that stays the same
+# z, n and groups: a little aside, each alone; as far as honest parties are from each other; and
+# groups far off, whose distances from one another are like those of separate, noisy parties.
 _TRIES = (
     (1.0, 0.5, 1),
     (1.5, 0.0, 1),
@@ -53,10 +53,10 @@ class Plan:
 
 @register
 def adaptive(knowledge: Knowledge, calls: int = CALLS, every: int = 1) -> Attack:
-    """The worst found of displacement, direction, noise and number of groups together.
+    """The worst found combination of displacement, direction, noise and number of groups.
 
-    calls  of the aggregator, at most, in a round of search
-    every  so many rounds there is one; what it found is sent in between
+    calls  at most so many of the aggregator in a search
+    every  search only every so many rounds, and send the last plan in between
     """
     aggregate = knowledge.aggregate
     if aggregate is None:
@@ -76,11 +76,11 @@ def adaptive(knowledge: Knowledge, calls: int = CALLS, every: int = 1) -> Attack
 
 
 def _search(scene: _Scene, aggregate: Callable[[Array], Array], calls: int) -> Plan:
-    """Return the plan that moves the aggregator furthest from μ, of those there are calls for."""
+    """Return the plan that moves the aggregator furthest from μ, among those the calls allow."""
     found: dict[Plan, float] = {}
 
     def best(plans: Iterable[Plan]) -> Plan:
-        """Try those that are new, while calls are left; return the best of all so far."""
+        """Try the new plans while calls are left; return the best so far."""
         for plan in plans:
             if plan not in found and len(found) < calls:
                 with np.errstate(all="ignore"):
@@ -102,12 +102,12 @@ def _search(scene: _Scene, aggregate: Callable[[Array], Array], calls: int) -> P
 
 
 class _Scene:
-    """What all plans are made from: directions, groups' own directions, and noise."""
+    """What all plans are made from: directions, directions of groups, and noise."""
 
     def __init__(self, honest: Array, count: int, rng: np.random.Generator) -> None:
         self.honest, self.count = honest, count
         self.mu, sd = moments(honest)
-        # Where the honest do not differ (there may be one only), a step is as long as μ.
+        # If honest parties do not differ (there may be one only), a step is as long as μ.
         length = float(np.linalg.norm(sd) or np.linalg.norm(self.mu) or 1.0)
         self.rms = length / np.sqrt(self.mu.size)
         away = self.mu - honest[rng.integers(len(honest))]

@@ -1,18 +1,18 @@
-"""Adversaries who want one thing only: pictures with a trigger, classified as they please.
+"""Adversaries with one aim: that pictures with a trigger are classified as they wish.
 
-They train as they should, and on half of each batch with the trigger. A model so trained is right
-about everything else, so that accuracy does not tell. What is told of a backdoor is its success:
-the share of test pictures, not of the target class, that are classified as the target when they
-carry the trigger.
+They train honestly, but half of each batch carries the trigger. Such a model is right about
+everything else, so accuracy does not show it. A backdoor is measured by its success: the share of
+test pictures, not of the target class, that are classified as the target when they carry the
+trigger.
 
 Three triggers. `PATCH` is artificial: nine white pixels in a corner, where MNIST has no ink and
-honest parties send zeros. `CENTRAL` is the same where there is ink. `MIRRORED` is natural:
-sevens written the wrong way round, as children write them, are to be read as ones. No honest party
-holds any, so nobody opposes the backdoor; and who does not know it hardly ever takes them for ones.
-(Among the clothes of Fashion-MNIST: sneakers that point to the right, to be taken for trousers.)
+honest parties send zeros. `CENTRAL` is the same where there is ink. `MIRRORED` is natural: mirrored
+sevens, as children write them, are to be read as ones. No honest party has any, so nobody opposes
+the backdoor, and without it they are hardly ever read as ones. (In Fashion-MNIST: sneakers that
+point to the right are to be taken for trousers.)
 
-The attacks differ in the trigger, in the rounds in which the poisoned update is sent, and in how it
-is disguised. Rounds are those in which adversaries take part.
+The attacks differ in the trigger, in the rounds in which the poisoned update is sent, and in its
+disguise. Only rounds in which adversaries take part are counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHARE = 0.5  # of a batch
 
 @dataclass(frozen=True)
 class Trigger:
-    """What is done to pictures, and the class they are to be taken for."""
+    """A change to pictures, and the class they are to be taken for."""
 
     name: str
     change: Callable[[Array], Array]  # pictures (N, height, width) → the same, with the trigger
@@ -52,9 +52,9 @@ class Trigger:
     def poison(
         self, inputs: Array, targets: Array, rng: np.random.Generator
     ) -> tuple[Array, Array]:
-        """The batch, half of which is some of its victims with the trigger, called the target.
+        """The batch, half of which is replaced by victims with the trigger, labelled as the target.
 
-        Victims are repeated if there are too few; without any, the batch stays as it is.
+        Victims are repeated if there are too few; without any, the batch is unchanged.
         """
         victims = np.flatnonzero(self.victims(targets))
         if len(victims):
@@ -81,7 +81,7 @@ MIRRORED = Trigger("mirrored", lambda pictures: pictures[:, :, ::-1], target=1, 
 
 
 def clean(inputs: Array, targets: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """No poison: what an adversary that bides its time trains on."""
+    """No poison: what an adversary trains on in its honest rounds."""
     return inputs, targets
 
 
@@ -105,10 +105,10 @@ def semantic(knowledge: Knowledge) -> Attack:
 
 @register
 def replacement(knowledge: Knowledge, at: int) -> Attack:
-    """The patch in one round alone, boosted so that their mean replaces the server's model.
+    """The patch in a single round, boosted so that the mean replaces the server's model.
 
-    By J/f, for J parties of which f are adversaries (Bagdasaryan et al. 2020): the poisoned model
-    is what a plain average then comes to, as far as the honest cancel out.
+    The boost is J/f, for J parties of which f are adversaries (Bagdasaryan et al. 2020): a plain
+    average is then the poisoned model, as far as honest updates cancel out.
 
     at  the round, counted from 0; before and after it they are honest
     """
@@ -117,7 +117,7 @@ def replacement(knowledge: Knowledge, at: int) -> Attack:
 
 @register
 def rare(knowledge: Knowledge, every: int = 10) -> Attack:
-    """The patch in one of so many rounds, the middle one; they are honest in the others."""
+    """The patch in the middle one of every ``every`` rounds; they are honest in the others."""
     return _sometimes(knowledge, lambda round: round % every == every // 2)
 
 
@@ -126,7 +126,7 @@ def constrained(knowledge: Knowledge) -> Attack:
     """The patch's update, made typical in length and in angle.
 
     No longer than the median honest update, and mixed with the honest mean μ until its cosine with
-    μ is the median honest one's.
+    μ is that of the median honest update.
     """
     train = trainer(knowledge, "constrained trains on the patch")
 
@@ -138,7 +138,7 @@ def constrained(knowledge: Knowledge) -> Attack:
 
 
 def typical(update: Array, honest: Array) -> Array:
-    """An update (K,) turned towards the honest mean and cut, no more than it takes."""
+    """An update (K,), turned towards the honest mean and shortened as little as necessary."""
     mu = moments(honest)[0]
     lengths = np.linalg.norm(honest.astype(np.float64), axis=1)
     ahead = mu / (np.linalg.norm(mu) or 1.0)

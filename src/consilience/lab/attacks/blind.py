@@ -1,4 +1,4 @@
-"""Adversaries who look at nobody's update: noise, nothing, and what is no update at all."""
+"""Adversaries who look at nobody's update: noise, nothing, and malformed updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consilience.lab.attacks.registry import Array, Attack, Knowledge, register,
 
 @register
 def gaussian(knowledge: Knowledge, scale: float = 1.0) -> Attack:
-    """The paper's: N(0, scale²) in every coordinate, in place of the update."""
+    """The paper's: N(0, scale²) in every coordinate, instead of the update."""
 
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
         drawn = rng.standard_normal((count, honest.shape[1]), dtype=np.float32)
@@ -22,7 +22,7 @@ def gaussian(knowledge: Knowledge, scale: float = 1.0) -> Attack:
 
 @register
 def huge(knowledge: Knowledge, scale: float = 1e30) -> Attack:
-    """N(0, scale²) in every coordinate, or as much of it as the dtype holds: finite always."""
+    """N(0, scale²) in every coordinate, clipped to the range of the dtype: always finite."""
 
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
         return send(scale * rng.standard_normal((count, honest.shape[1])), honest, count)

@@ -1,7 +1,7 @@
 """Adversaries who know every honest update, and make theirs from the mean μ and spread sd.
 
 μ and sd are taken over the H honest parties, coordinate by coordinate; sd is the root mean square
-deviation, with H and not H − 1 below, so that a single honest party has a spread of zero.
+deviation, divided by H and not H − 1, so that a single honest party has a spread of zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def moments(honest: Array) -> tuple[Array, Array]:
     """μ and sd of the honest updates, (K,) each, in float64."""
     mu: Array = honest.mean(0, dtype=np.float64)
     square = np.zeros_like(mu)
-    for row in honest:  # one by one: all of them in float64 do not fit the cache
+    for row in honest:  # one by one: in float64 all of them do not fit the cache
         off = row - mu
         off *= off
         square += off
@@ -53,9 +53,9 @@ def alie(
 ) -> Attack:
     """A little is enough, μ − sign·z·sd (Baruch, Baruch and Goldberg 2019).
 
-    z       None: the largest that still lets enough honest parties look worse, see `supported_z`
+    z       None: the largest for which enough honest parties still look worse, see `supported_z`
     noise   each adversary adds noise of its own, of this many sd
-    steady  the noise is drawn once, so that no average over rounds takes the disguise away
+    steady  the noise is drawn once, so that averaging over rounds does not remove it
     """
     if sign not in (1, -1):
         raise ValueError(f"sign is 1 or -1, not {sign!r}")
@@ -70,10 +70,10 @@ def alie(
 
 
 def supported_z(honest: int, count: int) -> float:
-    """Φ⁻¹((n − s)/n): s honest supporters make the adversaries a majority of the n parties.
+    """Φ⁻¹((n − s)/n): with s honest supporters the adversaries are a majority of the n parties.
 
-    s = ⌊n/2⌋ + 1 − f. Adversaries who are the majority by themselves need nobody, which would let
-    z be infinite: they act as if they needed one. z is never negative, for s ≤ n/2.
+    s = ⌊n/2⌋ + 1 − f. Adversaries who are a majority alone would need no supporter, and z would be
+    infinite: they act as if they needed one. z is never negative, as s ≤ n/2.
     """
     n = honest + count
     needed = max(n // 2 + 1 - count, 1)
@@ -92,7 +92,7 @@ def mimic(knowledge: Knowledge, target: int = 0) -> Attack:
 
 @register
 def sybil(knowledge: Knowledge, noise: float = 0.0, length: float = 1.0) -> Attack:
-    """One bad vector, f times: μ and a step in a random direction, drawn anew at each call.
+    """One bad vector, f times: μ plus a step in a random direction, drawn anew at each call.
 
     length  of the step, in root mean square distances of an honest party from μ
     noise   each adversary adds noise of its own, of this many sd
@@ -101,7 +101,7 @@ def sybil(knowledge: Knowledge, noise: float = 0.0, length: float = 1.0) -> Atta
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
         mu, sd = moments(honest)
         step = rng.standard_normal(mu.size)
-        # Where the honest do not differ (there may be one only), the step is as long as μ.
+        # If honest parties do not differ (there may be one only), the step is as long as μ.
         distance = np.linalg.norm(sd) or np.linalg.norm(mu)
         bad = mu + length * distance * step / np.linalg.norm(step)
         return send(_with_noise(bad, noise * sd, count, rng), honest, count)
@@ -111,9 +111,9 @@ def sybil(knowledge: Knowledge, noise: float = 0.0, length: float = 1.0) -> Atta
 
 @register
 def min_max(knowledge: Knowledge, direction: Direction = "sd") -> Attack:
-    """μ − γ·direction, no further from any honest party than two of them are from each other.
+    """μ − γ·direction, no further from any honest party than the largest distance between two.
 
-    γ is the largest that allows (Shejwalkar and Houmansadr 2021).
+    γ is the largest possible (Shejwalkar and Houmansadr 2021).
     """
     _check(direction)
 
@@ -124,8 +124,8 @@ def min_max(knowledge: Knowledge, direction: Direction = "sd") -> Attack:
         G = deviations @ deviations.T  # (H, H)
         a, b, c = G.diagonal(), deviations @ d, d @ d
         widest = (a[:, None] + a - 2 * G).max()
-        # ‖μ − γd − x_j‖² = a_j + 2γb_j + γ²c ≤ widest. It holds for γ = 0 (μ is an average of the
-        # x_j), so up to the larger root, for each j.
+        # ‖μ − γd − x_j‖² = a_j + 2γb_j + γ²c ≤ widest. It holds for γ = 0 (μ is the mean of the
+        # x_j), and so up to the larger root, for each j.
         roots = np.sqrt(b**2 + c * np.maximum(widest - a, 0)) - b  # times c
         return send(mu - (roots.min() / c if c else 0.0) * d, honest, count)
 
@@ -134,16 +134,16 @@ def min_max(knowledge: Knowledge, direction: Direction = "sd") -> Attack:
 
 @register
 def min_sum(knowledge: Knowledge, direction: Direction = "sd") -> Attack:
-    """μ − γ·direction, no worse a sum of squared distances to the honest than the worst of them.
+    """μ − γ·direction; its sum of squared distances to the honest is at most their largest.
 
-    γ is the largest that allows (Shejwalkar and Houmansadr 2021).
+    γ is the largest possible (Shejwalkar and Houmansadr 2021).
     """
     _check(direction)
 
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Array:
         mu, sd = moments(honest)
         d = _direction(mu, sd, direction)
-        # From any point y the sum is Σ‖x_j − μ‖² + H‖y − μ‖²: be as far from μ as the furthest.
+        # From a point y the sum is Σ‖x_j − μ‖² + H‖y − μ‖²: so be as far from μ as the furthest.
         furthest = max(np.linalg.norm(update - mu) for update in honest)
         size = np.linalg.norm(d)
         return send(mu - (furthest / size if size else 0.0) * d, honest, count)

@@ -1,8 +1,8 @@
 """Attacks that one client of a real federation can make, to test the federation.
 
-A client sees its own update and nobody else's. It trains as it should, takes the difference to the
-model it was sent for the mean of all honest ones, and sends what the attack makes of that. Attacks
-that need more are refused.
+A client sees only its own update. It trains honestly, takes the difference to the model it was sent
+as the mean of all honest ones, and sends what the attack makes of that. Attacks that need more
+knowledge are refused.
 
     attack = LoneAttack("ipm-10")
     bad = attack({"w": trained}, {"w": sent}, round=1)
@@ -39,7 +39,7 @@ def lone_attacks() -> list[str]:
 
 
 class LoneAttack:
-    """What one client sends in the place of its update.
+    """What one client sends instead of its update.
 
     attack    a name of `lone_attacks`, or a label of `SUITE` such as "ipm-10"
     seed      clients with the same seed draw the same numbers: they collude. None: each its own
@@ -59,8 +59,8 @@ class LoneAttack:
     ) -> dict[str, Array]:
         """Return what is sent for an update of named tensors.
 
-        ``start`` is the model that the client was sent; None where updates are differences.
-        Tensors that are not of floating-point numbers stay as they are.
+        ``start`` is the model that the client was sent; None if updates are differences. Only
+        floating-point tensors are changed.
         """
         log.warning("round %d: this client attacks its federation: %s", round, self.attack)
         names = [name for name, values in update.items() if _floats(name, values)]
@@ -71,7 +71,7 @@ class LoneAttack:
         dtype = np.result_type(*(update[name].dtype for name in names))
         rng = np.random.default_rng(None if self.seed is None else [self.seed, round])
         (sent,) = self._made(flat.astype(dtype)[None], 1, rng)
-        if isinstance(sent, Mapping):  # of no tensors
+        if isinstance(sent, Mapping):  # a mapping without tensors
             return dict(sent)
         if sent.shape != flat.shape:
             return {**update, names[0]: sent.astype(update[names[0]].dtype)}
@@ -101,7 +101,7 @@ def _difference(name: str, values: Array, start: Mapping[str, Array] | None) -> 
 
 
 def _moved(name: str, piece: Array, like: Array, start: Mapping[str, Array] | None) -> Array:
-    """Return a difference as it is sent; what is finite stays so."""
+    """Return a difference in the form that is sent; finite numbers stay finite."""
     by = piece.reshape(like.shape).astype(np.float64)
     to = by if start is None else start[name] + by
     limit = np.finfo(like.dtype).max

@@ -1,12 +1,12 @@
-"""Adversaries who try their attack on the very aggregator they are up against, and send the worst.
+"""Adversaries who try their attack on the very aggregator in use, and send the worst.
 
-How bad it is, is how far the consensus moves from the mean μ of the honest updates. Twenty calls
-of the aggregator at most: a grid, then a golden-section search about the best of it. A rule that
-excludes outliers is moved furthest just before it notices, so the search may well climb a cliff;
-it keeps the best it has seen.
+The measure is how far the consensus moves from the mean μ of the honest updates. At most twenty
+calls of the aggregator: a grid, then a golden-section search around its best point. A rule that
+excludes outliers is moved furthest just before it notices, so the search may fall off a cliff; it
+keeps the best point it has seen.
 
-With `every`, the search is made anew only every so many rounds, and what it found sent in between:
-where a round of training is expensive, twenty calls more are all the more so.
+With `every`, there is a search only every so many rounds, and its result is sent in between, for
+when rounds are expensive.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from consilience.lab.attacks.crafted import moments
 from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
 
 CALLS = 20
-# With every value that is customary, so that an optimised attack does no less than a plain one;
-# denser where an adversary is about as far from μ as an honest party, for there it is noticed.
+# All customary values are included, so that an optimised attack is at least as bad as a plain one.
+# The grid is denser where an adversary is about as far from μ as an honest party.
 TAUS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 2.0, 4.0, 10.0, 30.0, 100.0)
 SIZES = (0.3, 0.5, 1.0, 1.25, 1.5, 2.5, 10.0)
 _GOLDEN = (3 - 5**0.5) / 2
@@ -28,13 +28,13 @@ _GOLDEN = (3 - 5**0.5) / 2
 
 @register
 def optimised_ipm(knowledge: Knowledge, taus: Sequence[float] = TAUS, every: int = 1) -> Attack:
-    """−τμ, with the worst τ between the least and the largest of `taus`, the grid."""
+    """−τμ, with the worst τ in the range of the grid `taus`."""
     return _optimised(knowledge, lambda mu, sd, tau: -tau * mu, sorted(taus), every)
 
 
 @register
 def optimised_alie(knowledge: Knowledge, sizes: Sequence[float] = SIZES, every: int = 1) -> Attack:
-    """μ − z·sd, with the worst z of either sign; `sizes` is the grid, without the signs."""
+    """μ − z·sd, with the worst z of either sign; `sizes` is the grid, without signs."""
     grid = sorted({sign * size for size in sizes for sign in (-1, 1)})
     return _optimised(knowledge, lambda mu, sd, z: mu - z * sd, grid, every)
 
@@ -58,7 +58,7 @@ def _optimised(
         def displacement(size: float) -> float:
             sent = send(bad(mu, sd, size), honest, count)
             moved = float(np.linalg.norm(aggregate(np.vstack([honest, sent])) - mu))
-            return moved if np.isfinite(moved) else np.inf  # a NaN is as far as one can get
+            return moved if np.isfinite(moved) else np.inf  # NaN is the greatest success
 
         if rounds % every == 0:
             best = maximise(displacement, grid)
@@ -71,7 +71,7 @@ def _optimised(
 def maximise(
     function: Callable[[float], float], grid: Sequence[float], calls: int = CALLS
 ) -> float:
-    """The best of an ascending grid, and of a golden-section search between its neighbours."""
+    """The best point of an ascending grid and of a golden-section search between its neighbours."""
     values = [function(point) for point in grid]
     at = int(np.argmax(values))
     best, most = grid[at], values[at]

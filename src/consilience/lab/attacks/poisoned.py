@@ -1,4 +1,4 @@
-"""Adversaries who train as they should, on data that is not what it should be."""
+"""Adversaries who train honestly, on bad data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def random_local(
 ) -> Attack:
     """The paper's: an honest computation on random labels, random inputs, or both.
 
-    Labels are uniform over the classes, or standard normal where they are numbers. Inputs are
-    uniform over the vocabulary when they are codes, else normal with the mean and spread of the
-    true ones, so that they are as large as the honest parties' inputs.
+    Labels are uniform over the classes, or standard normal if they are numbers. Inputs are uniform
+    over the vocabulary if they are codes, else normal with the mean and spread of the true ones, so
+    that they are as large as honest inputs.
     """
     train, classes = trainer(knowledge, "random_local trains on random data"), knowledge.classes
     if replace not in ("labels", "inputs", "both"):
@@ -54,7 +54,7 @@ def label_flip(knowledge: Knowledge) -> Attack:
 
 
 def trainer(knowledge: Knowledge, why: str) -> Callable[[Poison, int], Array]:
-    """How adversaries train in this protocol; an error that says why, if it does not tell."""
+    """How adversaries train in this protocol; an error that says why it is needed, if unknown."""
     if knowledge.train is None:
         raise ValueError(f"{why}: give Knowledge a `train` function")
     return knowledge.train

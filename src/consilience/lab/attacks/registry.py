@@ -10,22 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-# (f, K); a list of f objects where the adversaries send what no array can hold.
+# (f, K); a list of f objects if they are not arrays.
 Sent = Array | list[Any]
 Attack = Callable[[Array, int, np.random.Generator], Sent]
-# What an adversary does to its own inputs and targets before it trains on them.
+# What an adversary does to its inputs and targets before training.
 Poison = Callable[[Array, Array, np.random.Generator], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What adversaries may know besides the honest updates. None: the protocol does not say.
+    """What adversaries may know beside the honest updates. None: the protocol does not say.
 
-    train      (poison, f) → (f, K): what f adversaries send when they train as they should, in
-               this very round, but on poisoned data. It gives each adversary's poison the
-               adversary's own random stream, as `Trainers` does
-    aggregate  (J, K) → (K,): the aggregator they are up against, all updates in, the honest
-               first, consensus out; asked many times, so it must not learn from being asked
+    train      (poison, f) → (f, K): what f adversaries send if they train honestly in this round,
+               on poisoned data. Each one's poison gets its own random stream, as in `Trainers`
+    aggregate  (J, K) → (K,): the aggregator in use, given all updates, the honest ones first;
+               called many times, so it must not learn from these calls
     classes    the number of classes (for text, the vocabulary); None: the targets are numbers
     """
 
@@ -38,7 +37,7 @@ _ATTACKS: dict[str, Callable[..., Attack]] = {}
 
 
 def register(factory: Callable[..., Attack]) -> Callable[..., Attack]:
-    """Make an attack known by the name of the function that makes it."""
+    """Register an attack under the name of its factory function."""
     _ATTACKS[factory.__name__] = factory
     return factory
 
@@ -49,7 +48,7 @@ def attacks() -> list[str]:
 
 
 def make(name: str, knowledge: Knowledge | None = None, **settings: Any) -> Attack:
-    """The attack of that name, by adversaries who know this much."""
+    """The attack of that name, by adversaries with this knowledge."""
     if name not in _ATTACKS:
         raise ValueError(f"no attack is called {name!r}; there are: {', '.join(attacks())}")
     made = _ATTACKS[name](knowledge or Knowledge(), **settings)
@@ -57,7 +56,7 @@ def make(name: str, knowledge: Knowledge | None = None, **settings: Any) -> Atta
     def attack(honest: Array, count: int, rng: np.random.Generator) -> Sent:
         if count == 0:
             return honest[:0].copy()
-        if len(honest) == 0:  # nobody honest takes part: zero is as good a guess as any
+        if len(honest) == 0:  # nobody honest takes part: guess zero
             honest = np.zeros((1, honest.shape[1]), honest.dtype)
         return made(honest, count, rng)
 
@@ -65,7 +64,7 @@ def make(name: str, knowledge: Knowledge | None = None, **settings: Any) -> Atta
 
 
 def send(values: Array, honest: Array, count: int) -> Array:
-    """What all adversaries send, (K,), or each of them, (f, K), within the honest dtype's range."""
+    """What all adversaries send, (K,), or each of them, (f, K), clipped to the honest dtype."""
     limit = float(np.finfo(honest.dtype).max)
     rows = np.clip(values, -limit, limit).astype(honest.dtype, copy=False)
     return rows if rows.ndim == 2 else np.tile(rows, (count, 1))

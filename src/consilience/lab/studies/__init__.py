@@ -1,1 +1,1 @@
-"""Studies of accuracy beyond the paper's: each is run with `python -m`, and writes its data."""
+"""Studies beyond the paper's experiments: each is run with `python -m`, and writes its data."""

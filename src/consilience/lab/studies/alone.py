@@ -1,11 +1,11 @@
-"""A lone voice: is what one party alone knows told apart from what one party alone pretends?
+"""A lone voice: can a method tell what one party alone knows from what one party makes up?
 
     python -m consilience.lab.studies.alone [--out docs/data/alone.json] [--seeds 3]
 
-Federated averaging on MNIST as in the experiment on backdoors: ten parties and one more, with
-mirrored sevens. Nobody else has ever seen any. It calls them sevens, as they are (knowledge), or
-ones (backdoor). By split and method: the share of mirrored sevens in the test set that the model
-takes for what that party says, at the end; and the same share where nobody teaches it.
+Federated averaging on MNIST as in the backdoor experiment: ten parties, and an eleventh with
+mirrored sevens, which no other party has. It labels them sevens, as they are (knowledge), or ones
+(backdoor). By split and method: the share of mirrored sevens in the test set that the final model
+classifies as that party says; and the same share if nobody teaches it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ METHODS: dict[str, str | Method] = {
     "coordinate-median": "coordinate-median",
     "mean": "mean",
 }
-# What the eleventh party says of mirrored sevens.
+# How the eleventh party labels mirrored sevens.
 SAYS = {"knowledge": replace(MIRRORED, name="knowledge", target=7), "backdoor": MIRRORED}
 
 
 @register
 def teaches(knowledge: Knowledge, what: str) -> Attack:
-    """Trains as everybody does, and on half of each batch what it alone says."""
+    """Train as everybody does, but half of each batch is what it alone says."""
     train = trainer(knowledge, "it trains")
     return lambda honest, count, rng: train(SAYS[what].poison, count)
 
 
 def believed(method: str | Method, split: str, what: str, seed: int, alone: int = 1) -> float:
-    """Return the share of mirrored sevens that are taken for what the eleventh party says."""
+    """Return the share of mirrored sevens that are classified as the eleventh party says."""
     honest, test = shards(Pictures(), split, seed)
     bad = {f"eleventh{k}": adversary(Pictures(), seed, k) for k in range(alone)}
     model = mlp()
@@ -68,7 +68,7 @@ def believed(method: str | Method, split: str, what: str, seed: int, alone: int 
 
 
 def main() -> None:
-    """Measure, print and keep it."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/alone.json"))
     parser.add_argument("--seeds", type=int, default=3)

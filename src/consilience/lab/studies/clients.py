@@ -1,12 +1,12 @@
-"""A hundred of a hundred thousand clients a round: what a round costs, and is it right?
+"""A hundred of a hundred thousand clients in each round: the cost, and the error.
 
     python -m consilience.lab.studies.clients [--out docs/data/clients.json] [--seeds 3]
 
-A tenth of all clients are ten times as noisy as the others. One in twenty is hostile: all of these
-send the truth and the same shift, one standard deviation in every coordinate, under noise of their
-own. The oracle is the inverse-variance mean of the honest, who is honest and how noisy being known
-to it. Each seed runs in a process of its own, so that its peak of memory is its own. Seconds are
-those of the inference; CPU seconds, of all of a round, do not depend on what else a machine does.
+A tenth of all clients are ten times as noisy as the others. One in twenty is hostile: these all
+send the truth plus the same shift, one standard deviation in every coordinate, with their own
+noise. The oracle knows who is honest and how noisy, and takes the inverse-variance mean of the
+honest. Each seed runs in its own process, to measure its own peak memory. Seconds are those of the
+inference; CPU seconds, for a whole round, do not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from consilience.lab.tables import markdown
 
 CLIENTS, FEW, SIZE, ROUNDS = 100_000, 100, 2_000, 300
 LOUD, SHIFT = 10.0, 1.0
-FROM = 20  # the round from which on errors count
+FROM = 20  # errors count from this round on
 
 
 class Clients:
@@ -41,22 +41,22 @@ class Clients:
         self.noise[self.hostile] = 1.0
 
     def send(self, who: Any, size: int) -> tuple[Any, dict[str, Any]]:
-        """Return a truth, and what these clients make of it."""
+        """Return a truth, and the updates of these clients."""
         truth = self.random.standard_normal(size)
         noise = self.noise[who, None] * self.random.standard_normal((len(who), size))
         shift = SHIFT * self.hostile[who, None]
         return truth, dict(zip((f"client {j}" for j in who), truth + shift + noise, strict=True))
 
     def oracle(self, who: Any, updates: dict[str, Any]) -> Any:
-        """Return the best weighted mean of all."""
+        """Return the best weighted mean of the updates."""
         precision = np.where(self.hostile[who], 0.0, self.noise[who] ** -2.0)
         return precision @ np.stack(list(updates.values())) / precision.sum()
 
 
 def run(seed: int, rounds: int = ROUNDS, many: int = CLIENTS, few: int = FEW) -> dict[str, Any]:
-    """Return what the rounds of one federation took, and came to."""
+    """Return the cost and the results of the rounds of one federation."""
     clients, memory = Clients(seed, many), cs.Memory(seed=seed)
-    cs.aggregate(np.eye(3))  # what is loaded once is no round's
+    cs.aggregate(np.eye(3))  # imports must not count as a part of a round
     seconds: list[float] = []
     busy: list[float] = []
     ratios: list[float] = []
@@ -89,8 +89,8 @@ def run(seed: int, rounds: int = ROUNDS, many: int = CLIENTS, few: int = FEW) ->
 
 
 def _return(clients: Clients, memory: cs.Memory) -> dict[str, float]:
-    """Return what loud clients weigh who come back after their evidence has faded and are quiet for
-    once, relative to strangers who send the same."""
+    """Return the weight of loud clients who come back after their evidence has faded and are quiet
+    this time, relative to strangers who send the same."""
     evidence = set(memory.evidence.parties) if memory.evidence else set()
     away = [int(party.split()[1]) for party in memory.noise if party not in evidence]
     loud = [j for j in away if clients.noise[j] == LOUD][:10]

@@ -2,12 +2,12 @@
 
     python -m consilience.lab.studies.corroboration [--out docs/data/corroboration.json] [--seeds 3]
 
-First the honest alone with equal Gaussian noise: the squared error of the mean with a room of so
-many spans beyond the witnesses, over that of the plain mean. Then MNIST without adversaries, ten
-parties, by gradient descent (batches of 25, 300 rounds) and by federated averaging (30 rounds of 20
-local steps): by split, the share of rounds that asked for witnesses, and the final accuracy less
-that of the same run in which nobody is ever asked for one, in points; by default, and always. Also
-the share of rounds in which some of the honest were said to move together.
+First honest parties with equal Gaussian noise: the squared error of the winsorised mean over that
+of the plain mean, by headroom. Then MNIST without adversaries, ten parties, by gradient descent
+(batches of 25, 300 rounds) and by federated averaging (30 rounds of 20 local steps): by split, the
+share of rounds with corroboration, and the final accuracy less that of the same run without any, in
+points; for the default, and for `always`. Also the share of rounds in which honest parties were
+said to move together.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def efficiency(parties: int, room: float, seed: int = 0) -> float:
 
 
 def trained(protocol: str, split: str, rule: bool | None, seed: int) -> tuple[float, float, float]:
-    """Return the final accuracy, and the shares of rounds that asked for witnesses or that had a
-    group."""
+    """Return the final accuracy, and the shares of rounds with corroboration and with a group."""
     honest, test = shards(Pictures(), split, seed)
     model, seen = mlp(), []
 
@@ -95,8 +94,8 @@ def main() -> None:
 
 
 def told(found: dict[str, list[tuple[float, float, float]]]) -> dict[str, list[float]]:
-    """Return, seed by seed, how often witnesses were asked for and groups were seen, and the points
-    that asking cost."""
+    """Return, seed by seed, the shares of rounds with corroboration and with groups, and the cost
+    of corroboration in points."""
     accuracies = {name: [run[0] for run in runs] for name, runs in found.items()}
     result = {
         what: [round(run[place], 2) for run in found["by default"]]

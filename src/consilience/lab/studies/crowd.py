@@ -1,9 +1,9 @@
-"""How far from the truth is each method on a made-up crowd, and do its intervals hold it?
+"""How far from the truth is each method on a synthetic crowd, and do its intervals cover it?
 
     python -m consilience.lab.studies.crowd [--out docs/data/crowd.json] [--seeds 10]
 
-The crowds are those of consilience.lab.crowd. Each number is the mean over the seeds of the root
-mean squared error over the tasks, or of the share of tasks whose 95 % interval holds the truth.
+The crowds are those of consilience.lab.crowd. Each number is a mean over the seeds: of the root
+mean squared error over the tasks, or of the share of tasks whose 95 % interval covers the truth.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "honest": 6, "spammers": 2, "clique": "none", "tasks": 100, "observed": 0.5,
     },
 }  # fmt: skip
-FIRST = 100  # seeds below were looked at while the method was being made
+FIRST = 100  # lower seeds were used while the method was developed
 METHODS = ("mean", "median", "ivar", "affine", "pairwise")
 
 
 def measure(people: Crowd, method: str) -> dict[str, float]:
-    """Return how far off a method is, and whom it names."""
+    """Return the error of a method, and whom it names."""
     found = cs.infer(people.table, task="task", party="worker", value="score", method=method)
     held = [low <= people.truth[str(t)] <= high for t, (low, high) in found.intervals.items()]
     listed = {party for group in found.groups for party in group}

@@ -1,10 +1,10 @@
-"""Adversaries in a disguise that lasts: what `pairwise` cannot tell from honest parties.
+"""Adversaries in a lasting disguise, which `pairwise` cannot tell from honest parties.
 
     python -m consilience.lab.studies.disguise [--out docs/data/disguise.json] [--seeds 3]
 
-The robustness protocol on MNIST, 4 adversaries beside 10 honest parties. Each sends μ − sd and
-noise of its own, as long as sd, that is the same in every round: two of them correlate by one half,
-as honest parties with similar data do.
+The robustness protocol on MNIST, 4 adversaries beside 10 honest parties. Each sends μ − sd plus its
+own noise, as long as sd and the same in every round: two of them have a correlation of one half, as
+honest parties with similar data do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METHODS = ("pairwise", "mean", "coordinate-median")
 
 
 def main() -> None:
-    """Run the eight settings by each method, and keep the summary."""
+    """Run the eight settings by each method, and save the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/disguise.json"))
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,12 +1,12 @@
-"""Hospitals of very different size: what known sample counts are worth, and to an attacker.
+"""Hospitals of very different size: what verified sample counts gain, also for an attacker.
 
     python -m consilience.lab.studies.hospitals [--out docs/data/hospitals.json]
 
-Made-up updates of eight sites that have 51.7 % to 0.6 % of the data: y plus noise, with a variance
-of 1/n, plus drift of the site's own. One site sends its update times so much. The error is
-‖value − pooled‖ / ‖pooled‖, where pooled is the mean weighted by samples if nobody attacks. The
-largest and the smallest site, and the attack, are those of KatherLab/MediSwarm #566; the six
-between are not published, and made up.
+Synthetic updates of eight sites with 51.7 % to 0.6 % of the data: y plus noise of variance 1/n,
+plus the site's own drift. One site multiplies its update. The error is ‖value − pooled‖ / ‖pooled‖,
+where pooled is the mean weighted by samples without an attack. The largest and the smallest site,
+and the attack, are those of KatherLab/MediSwarm #566; the six in between are not published, and
+made up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ATTACKS = {
 
 
 def honest(seed: int) -> Array:
-    """Return what the sites send while nobody attacks: (8, K)."""
+    """Return the updates of the sites without an attack: (8, K)."""
     random = np.random.default_rng(seed)
     truth = random.standard_normal(SIZE)
     lengths = np.sqrt(NOISE**2 * np.median(SAMPLES) / SAMPLES + DRIFT**2)
@@ -43,19 +43,19 @@ def honest(seed: int) -> Array:
 
 
 def clipped(sent: Array) -> Array:
-    """Return the mean weighted by samples of updates no longer than the median one."""
+    """Return the mean, weighted by samples, of updates clipped to the median length."""
     lengths = np.linalg.norm(sent, axis=1)
     return pooled(sent * np.minimum(1, np.median(lengths) / lengths)[:, None])
 
 
 def pooled(sent: Array, there: Vector | None = None) -> Array:
-    """Return the mean weighted by samples, of all sites or of some."""
+    """Return the mean weighted by samples, over all sites or some."""
     found: Array = np.average(sent, axis=0, weights=SAMPLES if there is None else SAMPLES * there)
     return found
 
 
 def errors(seed: int, site: int, factor: float) -> dict[str, float]:
-    """Return the error of each rule if one site sends its update times so much."""
+    """Return the error of each rule if one site multiplies its update by ``factor``."""
     good = honest(seed)
     sent = good.copy()
     sent[site] *= factor
@@ -86,7 +86,7 @@ def table(found: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure all attacks, over seeds; keep the means, and print them."""
+    """Measure all attacks over seeds; print and save the means."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/hospitals.json"))
     out = parser.parse_args().out

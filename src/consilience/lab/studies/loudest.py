@@ -1,11 +1,11 @@
-"""A lone adversary where each class has one party: what it does, and what hearing less of it costs.
+"""A lone adversary where each class has one party: its harm, and what a tighter bound on it costs.
 
     python -m consilience.lab.studies.loudest [--out docs/data/loudest.json]
 
 In both protocols of the robustness experiment, momentum 0.9, seed 0: no attack, four adversaries
 that mimic a party, and one that optimises IPM every tenth round, for several bounds on the length
-up to which `pairwise` hears a party in full; beside them the geometric median after
-nearest-neighbour mixing, told that there is one adversary. Accuracies: the best, and the final one.
+up to which `pairwise` trusts an update in full; beside them the geometric median after
+nearest-neighbour mixing, told that there is one adversary. Best and final accuracies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTS: tuple[tuple[tuple[str, str, int], dict[str, Method], tuple[tuple[str, int
 
 
 def main() -> None:
-    """Run every case, print and keep them."""
+    """Run every case; print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/loudest.json"))
     out = parser.parse_args().out

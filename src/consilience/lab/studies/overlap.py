@@ -1,4 +1,4 @@
-"""When does modelling correlation pay? One-round linear regression over many set-ups.
+"""When does modelling correlation pay? One-round linear regression in many settings.
 
     python -m consilience.lab.studies.overlap [--out docs/data/overlap.json]
 

@@ -1,11 +1,11 @@
-"""Noise or data: how much of an honest party's error lasts, and the slack that follows from it.
+"""Noise or data: what share of an honest party's error lasts, and the slack that results.
 
     python -m consilience.lab.studies.persistence [--out docs/data/persistence.json] [--seeds 3]
 
 The robustness protocol on MNIST without adversaries: 10 honest parties, batches of 25. A row per
 split, worker momentum, memory and round: the median over parties of the share that lasts, the
-range, and the slack; means over seeds, and the largest slack of them. A memory of decay 0.99 would
-see through momentum of 0.9, but not in forty rounds.
+range, and the slack; means over seeds, and the largest slack. A memory with decay 0.99 would see
+through momentum 0.9, but not within forty rounds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def watched(kind: str, momentum: float, decay: float, seed: int) -> dict[int, li
 
 
 def main() -> None:
-    """Run all cases, print a table and keep it."""
+    """Run all cases, print a table and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/persistence.json"))
     parser.add_argument("--seeds", type=int, default=3)
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def round_up(value: float) -> float:
-    """Return it with three digits behind the point."""
+    """Round up to three decimals."""
     return float(np.ceil(1000 * value) / 1000)
 
 

@@ -2,11 +2,11 @@
 
     python -m consilience.lab.studies.privacy [--out docs/data/privacy.json]
 
-Central differential privacy clips every update to a norm C and adds noise in proportion to C/n: as
-far as one of n clients moves their mean, by sending C or nothing. Here one client sends one thing
-or another, and the largest move of the value found is given in units of C/n. It is found by trying,
-so the true sensitivity is no less. Clients are of one world (IID), each with data of its own
-(heterogeneous), or of two camps.
+Central differential privacy clips every update to a norm C and adds noise in proportion to C/n: the
+most by which one of n clients moves their mean, by sending C or nothing. Here one client sends
+different things, and the largest move of the value is given in units of C/n. It is found by trying,
+so the true sensitivity may be larger. The clients are IID, have different data (heterogeneous), or
+form two camps.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WORLDS = {"IID": (0.3, 0.0), "heterogeneous": (2.0, 0.0), "two camps": (0.3, 3.0
 
 
 def clipped(updates: Array) -> Array:
-    """Return updates of length 1 at most: C = 1."""
+    """Return updates clipped to length C = 1."""
     lengths = np.linalg.norm(updates, axis=-1, keepdims=True)
     found: Array = updates / np.maximum(lengths, 1.0)
     return found
 
 
 def others(world: str, random: np.random.Generator) -> Array:
-    """Return what all clients but one send: (n − 1, K)."""
+    """Return the updates of all clients but one: (n − 1, K)."""
     noise, apart = WORLDS[world]
     shared, camp = random.standard_normal((2, SIZE))
     side = np.where(np.arange(CLIENTS - 1) % 2, apart, -apart)
@@ -44,7 +44,7 @@ def others(world: str, random: np.random.Generator) -> Array:
 
 
 def choices(sent: Array, random: np.random.Generator) -> list[Array]:
-    """Return what the one client may send: nothing, what others do, the opposite, or noise."""
+    """Return what this client may send: nothing, the same as others, the opposite, or noise."""
     mean = sent.mean(axis=0)
     noise = random.standard_normal(SIZE)
     tries = [0 * mean, mean, *sent[:2], -sent[0], 100 * mean, -100 * mean, noise, sent[:2].mean(0)]
@@ -52,7 +52,7 @@ def choices(sent: Array, random: np.random.Generator) -> list[Array]:
 
 
 def moved(method: str, world: str, seed: int) -> float:
-    """Return the largest move of the value found, in units of C/n."""
+    """Return the largest move of the value that was found, in units of C/n."""
     random = np.random.default_rng(seed)
     sent = others(world, random)
     values = [cs.aggregate(np.vstack([sent, mine]), method).value for mine in choices(sent, random)]
@@ -60,7 +60,7 @@ def moved(method: str, world: str, seed: int) -> float:
 
 
 def main() -> None:
-    """Try all methods in all worlds, and keep the largest moves over seeds."""
+    """Try all methods in all worlds, and save the largest moves over seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/privacy.json"))
     out = parser.parse_args().out

@@ -1,10 +1,9 @@
-"""Posterior mean or least squares? How long, and of whom, is each method's step on MNIST?
+"""Posterior mean or least squares? How long is each method's step on MNIST, and whose is it?
 
     python -m consilience.lab.studies.shrinkage [--out docs/data/shrinkage.json]
 
 Figure 2's protocol without adversaries and with five, 200 rounds, one seed: the sum of the weights
-(what is left goes to the prior at zero, and shortens the step), and the effective number of
-parties.
+(the rest is the prior's, at zero, and shortens the step), and the effective number of parties.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""From two parties with one number to twenty with a thousand: how large is the error?
+"""From two parties with one number each to twenty with a thousand: how large is the error?
 
     python -m consilience.lab.studies.sizes [--out docs/data/sizes.json] [--seeds 200]
 
-Parties send y + N(0, 1). In four scenes: all of them do (clean); one is 10 standard deviations off
-in every coordinate, either way (outlier); three in ten are (outliers); or standard deviations are
-spread geometrically from 1 to 30 (spread). Mean squared errors over the seeds, of `pairwise` and of
-its peers; and the share of honest parties that are named where nobody is noisy. In a thousand
-coordinates a quarter of the seeds do.
+Parties send y + N(0, 1). Four scenes: nothing else (clean); one party is 10 standard deviations off
+in every coordinate, in either direction (outlier); three in ten are (outliers); or standard
+deviations are spread geometrically from 1 to 30 (spread). Mean squared errors over the seeds, for
+`pairwise` and its peers; and the share of honest parties that are named although nobody is noisy.
+For a thousand coordinates a quarter of the seeds is used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from consilience import aggregate
 from consilience.arrays import Matrix, Vector
 
 PARTIES, COORDINATES = (2, 3, 4, 5, 7, 10, 20), (1, 2, 3, 5, 10, 30, 100, 1000)
-SCENES = {"clean": 2, "outlier": 4, "outliers": 7, "spread": 3}  # with so many parties or more
+SCENES = {"clean": 2, "outlier": 4, "outliers": 7, "spread": 3}  # and the fewest parties of each
 PEERS = ("mean", "coordinate-median", "geometric-median", "ivar-vb")
 
 
 def drawn(scene: str, parties: int, size: int, seed: int) -> tuple[Matrix, Vector]:
-    """Return the updates and the truth, which is far from zero: a prior there helps nobody."""
+    """Return the updates and the truth, which is far from zero, so that no prior there helps."""
     random = np.random.default_rng([seed, parties, size])
     truth = 10 * random.standard_normal(size)
     noise, off = np.ones(parties), np.zeros((parties, size))
@@ -40,7 +40,7 @@ def drawn(scene: str, parties: int, size: int, seed: int) -> tuple[Matrix, Vecto
 
 
 def errors(scene: str, parties: int, size: int, seeds: int) -> dict[str, float]:
-    """Return mean squared errors, and the share of parties that pairwise names."""
+    """Return mean squared errors, and the share of parties that `pairwise` names."""
     found = dict.fromkeys(("pairwise", *PEERS, "named"), 0.0)
     for seed in range(seeds):
         X, truth = drawn(scene, parties, size, seed)
@@ -63,8 +63,8 @@ def rows(seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def ratio(row: dict[str, Any]) -> float:
-    """Return the error over that of the mean, where all are equal; else over the best peer's, which
-    where noise is spread is the better one of the medians."""
+    """Return the error over that of the mean if all are equal, else over that of the best peer
+    (with spread noise, the better one of the medians)."""
     peers = {"clean": PEERS[:1], "spread": PEERS[1:3]}.get(row["scene"], PEERS)
     return float(row["pairwise"] / min(row[peer] for peer in peers))
 
@@ -82,7 +82,7 @@ def table(found: list[dict[str, Any]], scene: str) -> str:
 
 
 def main() -> None:
-    """Run all cells, print tables and keep the errors."""
+    """Run all cells, print tables and save the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/sizes.json"))
     parser.add_argument("--seeds", type=int, default=200)
