@@ -1,13 +1,15 @@
 """How much memory a server takes where models are large, with and without a spool.
 
     python -m benchmarks.spool flower --parties 4 --megabytes 200   # docs/data/spool.json
+    python -m benchmarks.spool flower --parties 20 --megabytes 1024 --kinds spool --at-once 2
     python -m benchmarks.spool flare --parties 20 --megabytes 200
 
 Real processes on this machine: Flower's SuperLink, SuperNodes, client and server apps; FLARE's
-simulator, whose clients are processes of their own. Measured is the most resident memory of the
-process in which the strategy runs, over what it had before it made its model; for FLARE, over
-what the same job takes with a model of 1 MB. Without a database, the SuperLink keeps in memory what
-was not yet fetched.
+simulator, whose clients are processes of their own. With ``--at-once`` clients take turns: so many
+SuperNodes run them one after another, so many threads of the simulator. Measured is the most
+resident memory of the process in which the strategy runs, over what it had before it made its
+model; for FLARE, over what the same job takes with a model of 1 MB. Without a database, the
+SuperLink keeps in memory what was not yet fetched.
 """
 
 from __future__ import annotations
@@ -25,18 +27,19 @@ from typing import Any
 import psutil
 
 from benchmarks.timing import machine
+from consilience.record import Record
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "docs" / "data" / "spool.json"
 KINDS = ("spool", "memory", "fedavg")
 
 
-def flower(parties: int, megabytes: int, kinds: list[str]) -> dict[str, Any]:
+def flower(parties: int, megabytes: int, kinds: list[str], nodes: int) -> dict[str, Any]:
     """Return what each kind of server takes, and the SuperLink beside it."""
     sys.path.append(str(HERE.parent / "tests"))
     import deployment
 
-    deployment.PATIENCE = 1800.0
+    deployment.PATIENCE = 3600.0
     found: dict[str, Any] = {}
     for kind in kinds:
         with (
@@ -45,11 +48,15 @@ def flower(parties: int, megabytes: int, kinds: list[str]) -> dict[str, Any]:
         ):
             here.superlink(database=False)
             link = psutil.Process(here.processes["superlink"].pid)
-            for party in range(parties):
-                here.supernode(party)
-            config = {"parties": parties, "megabytes": megabytes, "strategy": kind}
-            here.run(**config, folder=name).finished()
+            for node in range(nodes):
+                here.supernode(node)
+            config = {"parties": parties, "nodes": nodes, "megabytes": megabytes}
+            here.run(**config, strategy=kind, folder=name).finished()
             found[kind] = {**_server(Path(name) / f"{kind}.json"), "superlink": _most(link)}
+            record = Path(name) / f"{kind}.jsonl"
+            if record.exists():  # of ours
+                last = Record.read(record)[-1]
+                found[kind]["heard"] = len(last.weights.keys() - last.rejected)
             print(kind, found[kind], flush=True)
     return found
 
@@ -63,21 +70,22 @@ def _server(path: Path) -> dict[str, float]:
     }
 
 
-def flare(parties: int, megabytes: int, kinds: list[str]) -> dict[str, Any]:
-    """Return what each kind of server takes in FLARE's simulator, two clients at a time."""
+def flare(parties: int, megabytes: int, kinds: list[str], threads: int) -> dict[str, Any]:
+    """Return what each kind of server takes in FLARE's simulator."""
     found: dict[str, Any] = {}
     for kind in kinds:
-        base, (over, seconds) = _simulated(kind, 2, 1)[0], _simulated(kind, parties, megabytes)
+        base, _ = _simulated(kind, 2, 1, threads)
+        over, seconds = _simulated(kind, parties, megabytes, threads)
         found[kind] = {"base": base, "over": over - base, "seconds": seconds}
         print(kind, found[kind], flush=True)
     return found
 
 
-def _simulated(kind: str, parties: int, megabytes: int) -> tuple[int, int]:
+def _simulated(kind: str, parties: int, megabytes: int, threads: int) -> tuple[int, int]:
     """Run a job; return the most memory of its server, which is the parent of the clients."""
     job, most, started = HERE / "spool_flare" / "job.py", 0, perf_counter()
     with TemporaryDirectory() as out:
-        words = [sys.executable, job, kind, out, str(parties), str(megabytes)]
+        words = [sys.executable, job, kind, out, *map(str, (parties, megabytes, threads))]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 with suppress(psutil.Error, FileNotFoundError, StopIteration):
@@ -106,12 +114,17 @@ def main() -> None:
     parser.add_argument("--parties", type=int, default=20)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--at-once", type=int, help="by default all with Flower, two with FLARE")
     parser.add_argument("--out", type=Path, default=DATA)
     asked = parser.parse_args()
     kinds = asked.kinds.split(",")
-    found = {"flower": flower, "flare": flare}[asked.what](asked.parties, asked.megabytes, kinds)
+    usual = {"flower": asked.parties, "flare": 2}[asked.what]
+    together = min(asked.at_once or usual, asked.parties)
+    measure = {"flower": flower, "flare": flare}[asked.what]
+    found = measure(asked.parties, asked.megabytes, kinds, together)
     kept = json.loads(asked.out.read_text()) if asked.out.exists() else {}
     name = f"{asked.what} {asked.parties} x {asked.megabytes} MB"
+    name += f", {together} at once" if asked.at_once else ""
     kept[name] = {**kept.get(name, {}), **found, "machine": machine()}
     asked.out.write_text(json.dumps(kept, indent=1) + "\n")
 

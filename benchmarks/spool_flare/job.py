@@ -1,6 +1,6 @@
 """The FLARE job of `benchmarks.spool`, and the client that runs in it.
 
-python job.py KIND OUT PARTIES MEGABYTES
+python job.py KIND OUT PARTIES MEGABYTES THREADS
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def client() -> None:
         flare.send(flare.FLModel(params={KEY: values}))
 
 
-def server(kind: str, out: Path, parties: int, megabytes: int) -> None:
+def server(kind: str, out: Path, parties: int, megabytes: int, threads: int) -> None:
     """Run one round in FLARE's simulator."""
     from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
     from nvflare.recipe import SimEnv
@@ -52,11 +52,12 @@ def server(kind: str, out: Path, parties: int, megabytes: int) -> None:
         train_script=__file__,
         **aggregator,
     )
-    recipe.execute(SimEnv(num_clients=parties, num_threads=2, workspace_root=str(out / "work")))
+    where = str(out / "work")
+    recipe.execute(SimEnv(num_clients=parties, num_threads=threads, workspace_root=where))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 5:
-        server(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    if len(sys.argv) == 6:
+        server(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))
     else:
         client()

@@ -212,6 +212,24 @@ def test_a_bad_update_is_rejected_by_name_with_a_reason(random, caplog, case, me
     assert {p: found.weights[p] for p in updates} == expected.weights
 
 
+@pytest.mark.parametrize(
+    ("eve", "reason"),
+    [
+        ([1, 2], "the update has 2 numbers, expected 3"),
+        ([1, 2, 3, 4.5], "the update has 4 numbers, expected 3"),
+        ((1,), "the update has 1 number, expected 3"),
+        ([], "the update has 0 numbers, expected 3"),
+        ([1, 2, [3]], "tensor '2' is missing, tensor '2.0' is not expected"),
+    ],
+)
+def test_a_list_of_numbers_is_one_vector_in_what_is_said_of_it(eve, reason):
+    found = cs.aggregate({"ann": [1, 2, 3], "bob": [1, 2, 4], "eve": eve}, "mean")
+    assert found.rejected == {"eve": reason}
+    inner = {"ann": {"w": [1, 2, 3]}, "bob": {"w": [1, 2, 4]}, "eve": {"w": eve}}
+    said = reason.replace("the update", "tensor 'w'").replace("r '2", "r 'w.2")
+    assert cs.aggregate(inner, "mean").rejected == {"eve": said}
+
+
 def test_many_differences_are_counted(random):
     updates = [{str(n): np.ones(1) for n in range(9)} for _ in range(3)]
     updates[2] = {"other": np.ones(1)}

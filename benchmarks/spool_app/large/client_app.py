@@ -12,7 +12,7 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Send the model with noise."""
-    rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    rng = np.random.default_rng()
     model, update = message.content["arrays"], ArrayRecord()
     for name in list(model):
         values = model.pop(name).numpy()

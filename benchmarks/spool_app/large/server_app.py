@@ -4,18 +4,54 @@ from __future__ import annotations
 
 import json
 import resource
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from consilience.integrations.flower import ConsilienceStrategy
+from consilience.integrations.flower_spool import OneByOne
 
 app = ServerApp()
 TENSOR = 1 << 22  # numbers: 16 MB
+
+
+class TakingTurns(OneByOne):
+    """A grid of more parties than there are SuperNodes. A SuperNode runs the clients that share it
+    one after another, so that not all of them are in this machine's memory together."""
+
+    def __init__(self, grid: Grid, parties: int, nodes: int) -> None:
+        super().__init__(grid)
+        self._parties, self._nodes = parties, nodes
+        self._asked: dict[str, int] = {}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return an id for each party, once the nodes are there."""
+        there = len(list(super().get_node_ids())) >= self._nodes
+        return range(1, self._parties + 1) if there else []
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send each message to the node that runs its party."""
+        nodes, names = sorted(super().get_node_ids()), []
+        for message in messages:
+            party = message.metadata.dst_node_id
+            message.metadata.dst_node_id = nodes[party % self._nodes]
+            names += super().push_messages([message])
+            message.metadata.dst_node_id = party
+            self._asked[names[-1]] = party
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies, each in the name of its party."""
+        for reply in super().pull_messages(message_ids):
+            reply.metadata.__dict__["_src_node_id"] = self._asked[
+                reply.metadata.reply_to_message_id
+            ]
+            yield reply
 
 
 def peak() -> float:
@@ -48,6 +84,8 @@ def main(grid: Grid, context: Context) -> None:
     if kind != "fedavg":
         spool = folder / "spool" if kind == "spool" else None
         strategy = ConsilienceStrategy(**common, spool=spool, record=folder / f"{kind}.jsonl")
+    nodes = int(config["nodes"])
+    grid = TakingTurns(grid, parties, nodes) if nodes < parties else grid
     base, started = peak(), perf_counter()
     strategy.start(grid, random_model(count), num_rounds=int(config["rounds"]), timeout=3600)
     found = {"base": base, "peak": peak(), "seconds": perf_counter() - started}

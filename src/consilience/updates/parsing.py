@@ -261,6 +261,11 @@ def _signature(leaves: Leaves) -> Signature:
 
 def _difference(found: Leaves, expected: Leaves) -> str:
     """Return in words how an update's structure differs from the expected one."""
+    mine, theirs = _vectors(found), _vectors(expected)
+    if mine.keys() == theirs.keys() or not found:
+        for path in (path for path, count in theirs.items() if mine[path] != count):
+            numbers = "1 number" if mine[path] == 1 else f"{mine[path]} numbers"
+            return f"{show(path)} has {numbers}, expected {theirs[path]}"
     missing = [path for path in expected if path not in found]
     extra = [path for path in found if path not in expected]
     if missing or extra:
@@ -273,3 +278,9 @@ def _difference(found: Leaves, expected: Leaves) -> str:
         return f"{show(path)} has shape {found[path].shape}, expected {expected[path].shape}"
     path = next(path for path, leaf in found.items() if leaf.kind != expected[path].kind)
     return f"{show(path)} is {found[path].dtype}, expected {expected[path].kind}"
+
+
+def _vectors(leaves: Leaves) -> Counter[Path]:
+    """Return how many numbers each list of plain numbers has, by its place."""
+    numbers = (path for path, leaf in leaves.items() if leaf.shape == ())
+    return Counter(path[:-1] for path in numbers if path and type(path[-1]) is int)
