@@ -76,7 +76,7 @@ class Choices:
       None, if there are enough parties and hardly any is the only one to know something.
     - ``mild``: parties differ mildly, or by noise, if no more than this share of most errors lasts:
       then a party that stands alone also gets less weight. On MNIST it is 0.6 with Dirichlet 1.
-    - ``settled``: errors hardly change over rounds if more than this share of the typical one lasts:
+    - ``settled``: errors hardly change if more than this share of the typical one lasts:
       then two parties that stand alone are heard. On MNIST with Dirichlet 0.1 it is 0.7 to 0.85 by
       federated averaging, and 0.95 or more with worker momentum.
 
