@@ -47,7 +47,12 @@ from consilience.estimators.certainty import beyond_chance, steadied
 from consilience.estimators.choices import MUCH, Choices
 from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import covariance_of
-from consilience.estimators.persistence import kept_of, lasting_shares, slack_from
+from consilience.estimators.persistence import (
+    kept_of,
+    lasting_shares,
+    slack_from,
+    typical_lasting,
+)
 from consilience.estimators.reading import Reading, read
 from consilience.estimators.reasons import explain, groups_of, linked
 from consilience.estimators.weighing import (
@@ -104,7 +109,7 @@ class Pairwise(Choices):
             groups=groups,
             reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
-            corroboration=self.corroboration_after(past),
+            corroboration=self._corroboration(evidence, weights, past),
             camps=tuple(
                 tuple(party for party, in_it in zip(parties, view.camp, strict=True) if in_it)
                 for view in views
@@ -222,7 +227,9 @@ class Pairwise(Choices):
         shares = lasting_shares(past, self.enough_rounds)
         return slack_from(shares, self.fading, self.lasting, self.most_slack)
 
-    def corroboration_after(self, past: Lasting | None) -> Corroboration | None:
+    def _corroboration(
+        self, evidence: Evidence, weights: tuple[Vector, ...], past: Lasting | None
+    ) -> Corroboration | None:
         """Return whether, and how strictly, other parties must support what a party sends."""
         if self.corroborate is False:
             return None
@@ -230,8 +237,12 @@ class Pairwise(Choices):
         if past is not None:
             shares = lasting_shares(past, self.enough_rounds)
             mild = float(np.quantile(shares, self.fading)) <= self.mild
-            known = shares[past.rounds >= self.enough_rounds]
-            settled = 2 * known.size > shares.size and float(np.median(known)) > self.settled
+            heard = dict.fromkeys(evidence.parties, 0.0)
+            for members, each in zip(evidence.members, weights, strict=True):
+                for j, weight in zip(members, each, strict=True):
+                    heard[evidence.parties[j]] += float(weight)
+            said = np.array([heard[party] for party in past.block.parties])
+            settled = typical_lasting(past, self.enough_rounds, said) > self.settled
         return Corroboration(always=bool(self.corroborate), mild=mild, settled=settled)
 
 

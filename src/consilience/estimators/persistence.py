@@ -22,6 +22,7 @@ import numpy as np
 
 from consilience.arrays import Vector
 from consilience.beliefs import Lasting
+from consilience.updates.votes import middle
 
 _TINY = 1e-300  # instead of zero as a divisor
 
@@ -38,6 +39,15 @@ def lasting_shares(seen: Lasting, enough_rounds: float) -> Vector:
     """Return λ; one for parties about which too little is known."""
     shares = lasting_squares(seen) / np.maximum(seen.squares, _TINY)
     return np.where((seen.rounds >= enough_rounds) & (seen.squares > 0), shares, 1.0)
+
+
+def typical_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
+    """Return the weighted median of λ of the parties known for long enough, so that adversaries of
+    little weight, whose errors may fade, do not matter; zero if half of the weight is not known."""
+    known = seen.rounds >= enough_rounds
+    if 2 * weights[known].sum() <= weights.sum():
+        return 0.0
+    return middle(lasting_shares(seen, enough_rounds)[known], weights[known])
 
 
 def slack_from(shares: Vector, fading: float, lasting: float, most_slack: float) -> float:
