@@ -237,12 +237,11 @@ class Pairwise(Choices):
         if past is not None:
             shares = lasting_shares(past, self.enough_rounds)
             mild = float(np.quantile(shares, self.fading)) <= self.mild
-            heard = dict.fromkeys(evidence.parties, 0.0)
+            heard = np.zeros(len(evidence.parties))
             for members, each in zip(evidence.members, weights, strict=True):
-                for j, weight in zip(members, each, strict=True):
-                    heard[evidence.parties[j]] += float(weight)
-            said = np.array([heard[party] for party in past.block.parties])
-            settled = typical_lasting(past, self.enough_rounds, said) > self.settled
+                heard[members] += each
+            there = [evidence.parties.index(party) for party in past.block.parties]
+            settled = typical_lasting(past, self.enough_rounds, heard[there]) > self.settled
         return Corroboration(always=bool(self.corroborate), mild=mild, settled=settled)
 
 
