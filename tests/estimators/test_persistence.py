@@ -13,6 +13,7 @@ from consilience.estimators.persistence import (
     lasting_shares,
     lasting_squares,
     slack_from,
+    typical_lasting,
 )
 from consilience.evidence import Block
 from consilience.trails import Trails
@@ -207,3 +208,14 @@ def test_damage_to_what_trails_tell_is_found(what, spoil, tmp_path):
     np.savez(tmp_path / "memory.npz", **{**content, what: spoil(content[what])})
     with pytest.raises(cs.MemoryFileError, match="not a readable memory"):
         cs.Memory.load(tmp_path / "memory.npz")
+
+
+def test_what_lasts_is_typical_of_those_who_are_heard():
+    left, squares = [0.95, 0.95, 0.05, 0.05, 0.05], [1.0] * 5
+    found = seen(left, squares, [20.0] * 5)
+    shares = lasting_shares(found, 5)
+    assert typical_lasting(found, 5, np.ones(5)) == pytest.approx(shares[2])
+    assert typical_lasting(found, 5, np.array([1.0, 1, 0.1, 0.1, 0.1])) == pytest.approx(shares[0])
+    newcomers = seen(left, squares, [20.0, 20, 1, 1, 1])
+    assert typical_lasting(newcomers, 5, np.ones(5)) == 0  # nothing is known of most
+    assert typical_lasting(newcomers, 5, np.array([1.0, 1, 0.5, 0.5, 0.5])) == shares[0]
