@@ -9,7 +9,7 @@ import pytest
 import consilience as cs
 from consilience.lab.attacks import Knowledge, registry
 from consilience.lab.attacks.optimised import CALLS
-from consilience.lab.federation import Federation, Local, Watched, add, sgd
+from consilience.lab.federation import Federation, Local, Watched, adam, add, one_cycle, sgd
 from consilience.lab.models import linear_regression, torch
 from consilience.lab.training import Trainers, shard
 
@@ -262,3 +262,23 @@ def test_a_round_without_a_consensus_is_recorded_too(tmp_path):
         (1, (), "no consensus"),
         (2, (), "no consensus"),
     ]
+
+
+def test_adam_steps_by_the_rate_of_its_round_whatever_the_length() -> None:
+    rates = [one_cycle(0.4, 10)(round) for round in range(10)]
+    assert max(rates) == pytest.approx(0.4, rel=0.05)
+    assert rates.index(max(rates)) == 2
+    assert rates[0] < 0.1
+    assert rates[-1] < 0.01
+    assert sorted(rates[2:], reverse=True) == rates[2:]
+
+    # The first step of Adam is the rate in every coordinate; the second shows what was cut.
+    start, first, second = torch.zeros(2), torch.tensor([3.0, 4.0]), torch.tensor([3e9, 4e9])
+    for longest in (np.inf, 5.0):
+        step = adam(lambda round: [0.1, 1.0][round], 0.0, 0.5, longest)
+        moved = step(start, first)
+        assert moved.tolist() == pytest.approx([-0.1, -0.1])
+        length = (step(moved, second) - moved).abs()
+        expected = 1.0 if longest == 5.0 else np.sqrt(1.5)
+        assert length.tolist() == pytest.approx([expected] * 2, rel=1e-3)
+    assert adam(one_cycle(0.4, 10), longest=1.0)(start, torch.zeros(2)).tolist() == [0, 0]

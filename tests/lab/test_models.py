@@ -66,6 +66,15 @@ def test_initial_parameters_depend_on_the_seed_alone(name):
         assert tensor.abs().max() > spread / 4
 
 
+def test_forget_opens_the_forget_gates_of_an_lstm():
+    plain, open_ = char_lstm(7, 5, 3, layers=1), char_lstm(7, 5, 3, layers=1, forget=1.5)
+    vector, inputs = plain.initial(0), torch.tensor([[0, 3, 2, 6]])
+    shifted = vector.clone()
+    plain.tensors(shifted)["lstm.0.bias"][5:10] += 1.5  # input, forget, cell, output
+    assert torch.allclose(open_.outputs(vector, inputs), plain.outputs(shifted, inputs))
+    assert not torch.allclose(open_.outputs(vector, inputs), plain.outputs(vector, inputs))
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_named_tensors_and_back(name):
     model, vector, _, _ = data(name)

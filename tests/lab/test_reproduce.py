@@ -1,6 +1,7 @@
 """The whole path on a few kilobytes: fetch, train, attack, aggregate, tabulate, plot."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +9,19 @@ import pytest
 from rich.console import Console
 
 from consilience.lab import reproduce, runner, shakespeare
-from consilience.lab.experiments import METHODS, Scale, mnist_sgd, text_sgd
-from consilience.lab.tables import last, spread, where
+from consilience.lab.experiments import DRAWN, METHODS, Scale, mnist_sgd, random_local, text_sgd
+from consilience.lab.tables import best, compared, difference, last, sampling_error, spread, where
 
+SOME = ("Uniform average", "Geometric median", "IVAR-VB", "Pairwise", "ICOV-VB, joint")
 TINY = Scale(
     "tiny",
-    seeds=1,
+    methods={label: METHODS[label] for label in SOME},
+    seeds=dict.fromkeys(reproduce.EXPERIMENTS, 1),
     regression_rounds=4,
     mnist_rounds=12,
     shakespeare_rounds=2,
     hidden=4,
+    random_local_rounds=2,
     one_round_adversaries=(0, 5, 10),
 )
 
@@ -26,13 +30,13 @@ TINY = Scale(
 def tiny_data(tiny_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     words = ["to be or not to be\n", "that is the question\n", "whether tis nobler\n"]
-    roles = {f"Play/ROLE {j:02}": "".join(rng.choice(words, 20 + j)) for j in range(15)}
+    roles = {f"Play {j:02}/ROLE": "".join(rng.choice(words, 80 + j)) for j in range(15)}
     monkeypatch.setattr(shakespeare, "load", lambda minimum=0: roles)
     mnist_sgd._data.cache_clear()
-    text_sgd._data.cache_clear()
+    text_sgd.data.cache_clear()
     yield
     mnist_sgd._data.cache_clear()
-    text_sgd._data.cache_clear()
+    text_sgd.data.cache_clear()
 
 
 @pytest.fixture
@@ -43,25 +47,45 @@ def quiet() -> Console:
 @pytest.mark.usefixtures("tiny_data")
 def test_everything_is_run_drawn_and_tabulated(tmp_path: Path, quiet: Console) -> None:
     out = tmp_path / "out"
-    page = reproduce.reproduce("all", TINY, 1, out, quiet).read_text()
-    for name in ("fig1", "one-round", "one-round-convergence", "fig2", "fig3", "fig3-random-local"):
+    page = reproduce.reproduce("all", TINY, None, out, quiet).read_text()
+    for name in ("fig1", "one-round", "one-round-convergence", "fig2", "fig3", "random-local"):
         assert f"figures/{name}.svg" in page
         assert (out / "figures" / f"{name}.svg").read_text().startswith("<?xml")
         assert (out / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    for label in METHODS:
-        assert page.count(f"| {label} |") == 6  # Table 1, and one table per figure and attack
-    summary = json.loads((out / "summary.json").read_text())
-    ends = {(r["experiment"], r["R"], r["method"]): r["accuracy"][0] for r in summary if "R" in r}
-    assert len([key for key in ends if key[0] == "fig2"]) == 3 * len(METHODS)
+    for label in SOME:
+        # Table 1, a table per figure, two of Figure 1, and two of random local updates.
+        assert page.count(f"| {label} |") == (8 if label in random_local.LINE_UP else 6)
+    cells = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
+    assert len([c for c in cells if c["experiment"] == "fig2"]) == 3 * len(SOME)
+    (one_round,) = [c["records"] for c in cells if c["experiment"] == "one-round"]
+    ends = {r["method"]: r["accuracy"] for r in one_round if r["R"] == 10 and "iteration" not in r}
     # Told nothing, IVAR-VB knows the bars among 10 random adversaries; the mean does not.
-    assert ends["one-round", 10, "IVAR-VB"] > 0.9 > ends["one-round", 10, "Uniform average"]
+    assert ends["IVAR-VB"] > 0.9 > ends["Uniform average"]
+
+
+@pytest.mark.usefixtures("tiny_data")
+def test_cells_finished_elsewhere_are_not_run_again(
+    tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = replace(TINY, methods={"Uniform average": "mean", "Pairwise": "pairwise"})
+    here, there = tmp_path / "here", tmp_path / "there"
+    reproduce.reproduce("fig1", few, None, there, quiet)
+    ran: list[str] = []
+    run = runner.store
+    monkeypatch.setattr(runner, "store", lambda c, *rest: (ran.append(c.experiment), run(c, *rest)))
+    page = reproduce.reproduce("fig2", few, None, here, quiet, there / "cells.jsonl").read_text()
+    assert set(ran) == {"fig2"}
+    assert "Figure 1" in page
+    assert len((here / "cells.jsonl").read_text().splitlines()) == 6 + 6
+    reproduce.reproduce("fig1", few, None, here, quiet)
+    assert set(ran) == {"fig2"}
 
 
 @pytest.mark.usefixtures("tiny_data")
 def test_a_finished_cell_is_not_run_again_and_a_broken_one_is(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = reproduce.cells("fig1", TINY, 1)[:3]
+    cells = reproduce.cells("fig1", TINY)[:3]
     first = runner.complete(cells, tmp_path, quiet)
     written = {cell.name: cell.file(tmp_path).stat().st_mtime_ns for cell in cells}
     cells[1].file(tmp_path).write_text('{"version": 1, "settings"')
@@ -85,7 +109,7 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path: Path, quiet: Consol
 
 @pytest.mark.usefixtures("tiny_data")
 def test_seeds_make_a_run_repeatable_and_differ(tmp_path: Path, quiet: Console) -> None:
-    cells = [c for c in reproduce.cells("fig2", TINY, 2) if c.settings["method"] == "ICOV-VB"]
+    cells = [c for c in reproduce.cells("fig2", TINY, 2) if c.settings["method"] == "IVAR-VB"]
     first = runner.complete(cells, tmp_path / "a", quiet)
     assert runner.complete(cells, tmp_path / "b", quiet) == first
     by_seed = [[r["accuracy"] for r in first if r["seed"] == seed] for seed in (0, 1)]
@@ -93,7 +117,7 @@ def test_seeds_make_a_run_repeatable_and_differ(tmp_path: Path, quiet: Console) 
 
 
 def test_table1_needs_only_its_own_cells() -> None:
-    found = {(c.experiment, c.settings.get("R")) for c in reproduce.cells("table1", TINY, 1)}
+    found = {(c.experiment, c.settings.get("R")) for c in reproduce.cells("table1", TINY)}
     assert found == {("fig1", None), ("one-round", None), ("fig3", 5)}
 
 
@@ -103,6 +127,43 @@ def test_last_takes_each_seeds_last_round() -> None:
         for seed in (0, 1)
         for round in (0, 5, 3)
     ]
-    assert last(records, "value") == [5, 15]
+    assert last(records, "value") == {0: 5, 1: 15}
     assert where(records, seed=1, round=3) == [{"seed": 1, "round": 3, "value": 13}]
-    assert spread([5.0, 15.0], 1) == "10.0 ± 7.1"
+    assert spread([5.0, 15.0], 1) == "10.0 ± 5.0"
+
+
+def test_differences_are_paired_by_seed() -> None:
+    # Seeds differ by far more than the methods do, and the order they finished in says nothing.
+    first = {seed: 10.0 * seed for seed in range(5)}
+    second = {seed: 10.0 * seed + 1 + 0.01 * seed for seed in reversed(range(5))}
+    found = difference(second, first)
+    assert found.mean == pytest.approx(1.02)
+    assert found.error == pytest.approx(0.01 * np.std(range(5), ddof=1) / np.sqrt(5))
+    assert not found.tie
+    assert difference(second, {7: 1.0}).tie is False  # no seed in common: nothing to say
+    assert compared(second, first, None) == "21.020 (+1.020 ± 0.007)"
+    assert compared(first, first, None) == "20.000"
+
+
+def test_what_is_within_chance_is_a_tie() -> None:
+    noisy = {"a": {0: 0.90, 1: 0.92, 2: 0.94}, "b": {0: 0.93, 1: 0.90, 2: 0.95}}
+    assert difference(noisy["a"], noisy["b"]).tie
+    assert best(noisy, lower=False) == {"a", "b"}
+    steady = {"a": {0: 0.900, 1: 0.920}, "b": {0: 0.902, 1: 0.922}, "c": {0: 0.95, 1: 0.97}}
+    assert best(steady, lower=False) == {"c"}
+    assert best(steady, lower=True) == {"a"}
+    # All seeds share one test set, so its own error does not show in their spread.
+    assert sampling_error(0.9, 10_000) == pytest.approx(0.003)
+    assert best(steady, lower=True, size=10_000) == {"a", "b"}
+    assert compared(steady["b"], steady["a"], 10_000) == "0.912 (=)"
+
+
+def test_figures_draw_no_more_than_can_be_told_apart() -> None:
+    records = [
+        {"panel": "full", "method": label, "seed": 0, "round": round, "distance": 1.0}
+        for label in METHODS
+        for round in (0, 1)
+    ]
+    axis = reproduce.linear.figures(records)["fig1"].axes[0]
+    drawn = {line.get_label() for line in axis.lines if line.get_label() in METHODS}
+    assert drawn == set(DRAWN)

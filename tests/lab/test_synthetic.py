@@ -84,3 +84,11 @@ def test_error_is_the_distance_from_the_truth():
 def test_errors_say_what_was_found(settings, message):
     with pytest.raises(ValueError, match=message):
         linear_regression(0, **settings)
+
+
+def test_predictions_miss_by_the_distance_and_the_noise_of_the_samples():
+    data = linear_regression(3, noise=(81.0,))  # the parties' noise is not that of fresh samples
+    assert data.prediction_error(data.truth) == pytest.approx(1, rel=0.1)
+    weights = data.truth + 0.5
+    assert data.error(weights) == pytest.approx(5)
+    assert data.prediction_error(weights) == pytest.approx(np.sqrt(26), rel=0.1)

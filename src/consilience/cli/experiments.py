@@ -58,13 +58,22 @@ def demo(
 
 def reproduce(
     what: Annotated[
-        str, typer.Argument(help="table1, fig1, fig2, fig3, one-round or all.")
+        str, typer.Argument(help="table1, fig1, one-round, fig2, fig3, random-local or all.")
     ] = "all",
     full: Annotated[
         bool, typer.Option("--full/--quick", help="The whole protocol, or a look at everything.")
     ] = False,
     out: _Out = Path("reproduction"),
     seeds: _Seeds = None,
+    finished: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            exists=True,
+            dir_okay=False,
+            help="Cells finished elsewhere: the cells.jsonl of another run.",
+        ),
+    ] = None,
 ) -> None:
     """Run the paper's experiments on the real data. Finished cells are not run again."""
     with _extra("lab"):
@@ -75,7 +84,7 @@ def reproduce(
         raise fail(f"no experiment is called {what!r}; choose from {', '.join(CHOICES)}")
     scale = FULL if full else QUICK
     with _resumable(out) as console:
-        console.print(f"The page: {run(what, scale, seeds or scale.seeds, out, console)}")
+        console.print(f"The page: {run(what, scale, seeds, out, console, finished)}")
 
 
 @bench.command()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -231,17 +232,38 @@ def add(parameters: Tensor, consensus: Tensor) -> Tensor:
     return parameters + consensus
 
 
-def adam(rate: float, first: float = 0.9, second: float = 0.999) -> Optimizer:
-    """Adam (Kingma and Ba 2015), with the consensus as the gradient."""
+def one_cycle(peak: float, rounds: int, rise: float = 0.2) -> Callable[[int], float]:
+    """A rate by round that rises to its peak and falls to zero, each along half a cosine."""
+
+    def rate(round: int) -> float:
+        share = (round + 0.5) / rounds
+        to_peak = share / rise if share < rise else (1 - share) / (1 - rise)
+        return peak * (1 - math.cos(math.pi * to_peak)) / 2
+
+    return rate
+
+
+def adam(
+    rate: Callable[[int], float],
+    first: float = 0.9,
+    second: float = 0.999,
+    longest: float = math.inf,
+) -> Optimizer:
+    """Adam (Kingma and Ba 2015), with the consensus as the gradient, and a rate for each round.
+
+    A consensus longer than `longest` is shortened to it.
+    """
     mean = square = torch.zeros(())
     steps = 0
 
     def step(parameters: Tensor, consensus: Tensor) -> Tensor:
         nonlocal mean, square, steps
         steps += 1
+        norm = float(consensus.norm())
+        consensus = consensus * min(1.0, longest / norm) if norm else consensus
         mean = first * mean + (1 - first) * consensus
         square = second * square + (1 - second) * consensus**2
         scale = (square / (1 - second**steps)).sqrt() + 1e-8
-        return parameters - rate * mean / (1 - first**steps) / scale
+        return parameters - rate(steps - 1) * mean / (1 - first**steps) / scale
 
     return step

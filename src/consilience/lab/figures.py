@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from consilience.lab.experiments import METHODS
+from consilience.lab.experiments import DRAWN
 from consilience.lab.runner import Row
 
 Array = NDArray[Any]
@@ -22,7 +22,7 @@ _COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#
 _STYLES = ("-", "--", "-.", "-", "--", "-", ":", "-")
 STYLE: dict[str, dict[str, Any]] = {
     label: {"color": colour, "linestyle": style}
-    for label, colour, style in zip(METHODS, _COLOURS, _STYLES, strict=True)
+    for label, colour, style in zip(DRAWN, _COLOURS, _STYLES, strict=True)
 }
 
 

@@ -104,6 +104,21 @@ def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, worker
             pass
 
 
+def pack(cells: Sequence[Cell], folder: Path, file: Path) -> None:
+    """Write the finished ones of these cells into one file, a line each."""
+    found = [cell.file(folder) for cell in cells if load(cell, folder) is not None]
+    _write(file, "".join(one.read_text() for one in found))
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Put the cells of such a file into the folder, but for those it has already."""
+    for line in file.read_text().splitlines():
+        content = json.loads(line)
+        cell = Cell(content["experiment"], content["settings"], lambda tick: [])
+        if load(cell, folder) is None:
+            _write(cell.file(folder), line + "\n")
+
+
 def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> None:
     """Run a cell and store its records."""
     started = perf_counter()
@@ -115,10 +130,13 @@ def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> No
         "seconds": round(perf_counter() - started, 2),
         "records": records,
     }
-    file = cell.file(folder)
+    _write(cell.file(folder), json.dumps(content) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(content) + "\n")
+    part.write_text(text)
     os.replace(part, file)
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 NOISE = (1.0, 2.0, 3.0, 4.0, 5.0)
+FRESH = 1000  # samples to predict
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Regression:
     truth: Array  # w, (K,)
     noise: Array  # σ, (J,)
     overlap: Array  # (J, J): the share of samples that two parties have in common
+    fresh: tuple[Array, Array]  # features and targets nobody holds, noise 1
 
     @property
     def covariance(self) -> Array:
@@ -42,6 +44,11 @@ class Regression:
     def error(self, weights: Array) -> float:
         """The distance ‖ŵ − w‖ of estimated weights from the truth."""
         return float(np.linalg.norm(weights - self.truth))
+
+    def prediction_error(self, weights: Array) -> float:
+        """The root mean squared error on fresh samples, about √(‖ŵ − w‖² + 1)."""
+        features, targets = self.fresh
+        return float(np.sqrt(np.mean((features @ weights - targets) ** 2)))
 
 
 def linear_regression(
@@ -76,6 +83,8 @@ def linear_regression(
         held = np.arange(start, start + samples)
         parties[f"party{index}"] = (pool[held], pool[held] @ truth + level * disturbance[held])
 
+    unseen = rng.standard_normal((FRESH, features))
+    fresh = (unseen, unseen @ truth + rng.standard_normal(FRESH))
     apart = np.abs(np.subtract.outer(starts, starts))
     shared = np.clip(samples - apart, 0, None) / samples
-    return Regression(parties, truth, np.asarray(noise, np.float64), shared)
+    return Regression(parties, truth, np.asarray(noise, np.float64), shared, fresh)

@@ -1,16 +1,17 @@
-"""Tables: records reduced to mean and spread over seeds, and written as Markdown."""
+"""Tables: records reduced to means over seeds and paired differences, and written as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import t as student
 
 from consilience.lab.runner import Row
 
 # Table 1 of the paper: synthetic error (lower is better), MNIST one-round accuracy with 5
-# adversaries, Shakespeare accuracy with 5 (higher is better).
+# adversaries, Shakespeare accuracy with 5 (higher is better). It does not have the other methods.
 PAPER: dict[str, tuple[float | str, ...]] = {
     "Uniform average": (10.17, 0.4926, 0.16),
     "Geometric median": (8.13, 0.5233, 0.41),
@@ -19,8 +20,8 @@ PAPER: dict[str, tuple[float | str, ...]] = {
     "IVAR-MLE": (4.66, 0.9043, 0.50),
     "ICOV-VB": (2.89, 0.8932, 0.52),
     "ICOV-MLE": (8.75, 0.5253, "N.A."),
-    "Pairwise": ("–", "–", "–"),  # the paper does not have it
 }
+BySeed = Mapping[int, float]
 
 
 def where(records: Iterable[Row], **settings: Any) -> list[Row]:
@@ -29,19 +30,77 @@ def where(records: Iterable[Row], **settings: Any) -> list[Row]:
     return [r for r in records if all(r.get(key) == value for key, value in wanted)]
 
 
-def last(records: Sequence[Row], value: str) -> list[float]:
+def last(records: Sequence[Row], value: str) -> dict[int, float]:
     """Return the value at each seed's last round."""
     seeds = sorted({record["seed"] for record in records})
-    each = [where(records, seed=seed) for seed in seeds]
-    return [float(max(mine, key=lambda r: r.get("round", 0))[value]) for mine in each]
+    each = {seed: where(records, seed=seed) for seed in seeds}
+    return {
+        seed: float(max(mine, key=lambda r: r.get("round", 0))[value])
+        for seed, mine in each.items()
+    }
 
 
-def spread(values: Sequence[float], digits: int = 3) -> str:
-    """Return mean ± standard deviation, or the mean alone where there is one value."""
-    if not values:
+class Difference(NamedTuple):
+    """The mean difference of two methods on the same seeds, and whether it is more than chance."""
+
+    mean: float
+    error: float  # its standard error; NaN of one seed
+    tie: bool
+
+
+def difference(mine: BySeed, other: BySeed, test_error: float = 0.0) -> Difference:
+    """Compare two methods seed by seed.
+
+    A tie is a mean difference within its 95 % interval over the seeds (Student's), or within the
+    test set's own standard error, which all seeds share.
+    """
+    pairs = np.array([mine[seed] - other[seed] for seed in mine.keys() & other.keys()])
+    if not len(pairs):
+        return Difference(np.nan, np.nan, False)
+    mean, margin, error = float(pairs.mean()), 0.0, np.nan
+    if len(pairs) > 1:
+        error = float(pairs.std(ddof=1) / np.sqrt(len(pairs)))
+        margin = float(student.ppf(0.975, len(pairs) - 1)) * error
+    return Difference(mean, error, abs(mean) <= max(margin, test_error))
+
+
+def sampling_error(share: float, size: int | None) -> float:
+    """Return the standard error of a share of right answers among so many; 0 without a number."""
+    return float(np.sqrt(max(0.0, share * (1 - share)) / size)) if size else 0.0
+
+
+def best(columns: Mapping[str, BySeed], lower: bool, size: int | None = None) -> set[str]:
+    """Return the methods with the best mean, and those that tie with it."""
+    means = {label: float(np.mean(list(v.values()))) for label, v in columns.items() if v}
+    if not means:
+        return set()
+    first = (min if lower else max)(means, key=lambda label: means[label])
+    error = sampling_error(means[first], size)
+    tied = {k for k in means if difference(columns[k], columns[first], error).tie}
+    return {first, *tied}
+
+
+def spread(values: Iterable[float], digits: int = 3) -> str:
+    """Return mean ± its standard error, or the mean alone where there is one value."""
+    found = list(values)
+    if not found:
         return ""
-    text = f"{np.mean(values):.{digits}f}"
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{digits}f}"
+    text = f"{np.mean(found):.{digits}f}"
+    if len(found) == 1:
+        return text
+    return f"{text} ± {np.std(found, ddof=1) / np.sqrt(len(found)):.{digits}f}"
+
+
+def compared(mine: BySeed, other: BySeed, size: int | None, digits: int = 3) -> str:
+    """Return the mean, and in brackets its paired difference from another method's."""
+    if not mine:
+        return ""
+    mean, apart = float(np.mean(list(mine.values()))), ""
+    if other and mine is not other:
+        found = difference(mine, other, sampling_error(float(np.mean(list(other.values()))), size))
+        error = "" if np.isnan(found.error) else f" ± {found.error:.{digits}f}"
+        apart = " (=)" if found.tie else f" ({found.mean:+.{digits}f}{error})"
+    return f"{mean:.{digits}f}{apart}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

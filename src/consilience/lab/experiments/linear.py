@@ -2,8 +2,8 @@
 
 Five parties hold 300 samples each of one pool (`synthetic`, ours: the paper's supplement is
 lost) and send gradients of the squared error; the server descends with rate 0.3. (a) full batch,
-(b) mini-batches of 32, (c) full batch, three random parties a round. Measured is the distance of
-the weights from the truth.
+(b) mini-batches of 32, (c) full batch, three random parties a round. Measured are the error of
+predictions of fresh samples and the distance of the weights from the truth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from consilience.lab.experiments import METHODS, Scale
+from consilience.lab.experiments import METHODS, Scale, rank
 from consilience.lab.federation import Federation, sgd
 from consilience.lab.figures import curves
 from consilience.lab.models import Tensor, linear_regression
@@ -31,19 +31,20 @@ PANELS = {
     "partial": ("Three random parties a round, full batch", None, 3),
 }
 RATE = 0.3
+FIRST_SEED = 100  # the set-up was chosen with lower ones in view
 
 
 def cells(scale: Scale, seeds: int) -> list[Cell]:
-    """One cell per panel, method and seed."""
+    """One cell per panel, method and seed; fewer seeds where sets of parties make ICOV slow."""
     return [
         Cell(
             "fig1",
             {"panel": panel, "method": label, "seed": seed, "rounds": scale.regression_rounds},
             partial(_run, panel, label, seed, scale.regression_rounds),
         )
-        for panel in PANELS
-        for label in METHODS
-        for seed in range(seeds)
+        for panel, (_, _, per_round) in PANELS.items()
+        for label in scale.methods
+        for seed in range(FIRST_SEED, FIRST_SEED + (min(seeds, 3) if per_round else seeds))
     ]
 
 
@@ -54,17 +55,29 @@ def _run(panel: str, label: str, seed: int, rounds: int, tick: Tick) -> list[Row
     parties = Trainers(
         model, {name: shard(*data) for name, data in task.parties.items()}, seed, batch
     )
+    ranks: list[int] = []
     federation = Federation(
-        parties, list(task.parties), METHODS[label], sgd(RATE), per_round=per_round
+        parties,
+        list(task.parties),
+        METHODS[label],
+        sgd(RATE),
+        per_round=per_round,
+        watch=lambda round: ranks.append(rank(round.consensus)),
     )
 
     def evaluate(parameters: Tensor) -> Row:
-        return {"error": task.error(parameters.double().numpy())}
+        weights = parameters.double().numpy()
+        return {
+            "prediction error": round(task.prediction_error(weights), 4),
+            "distance": round(task.error(weights), 4),
+        }
 
-    return federation.run(rounds, evaluate, tick, every=max(1, rounds // 50))
+    records = federation.run(rounds, evaluate, tick, every=max(1, rounds // 20))
+    records[-1]["rank 0"] = round(ranks.count(0) / len(ranks), 3)
+    return records
 
 
 def figures(records: Sequence[Row]) -> dict[str, Figure]:
     """Return Figure 1: error by round, a panel per setting."""
     titles = {panel: title for panel, (title, _, _) in PANELS.items()}
-    return {"fig1": curves(records, "panel", titles, "error", "distance from the truth")}
+    return {"fig1": curves(records, "panel", titles, "distance", "distance from the truth")}

@@ -38,7 +38,7 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
         )
         for seed in range(seeds)
         for count in ADVERSARIES
-        for label in METHODS
+        for label in scale.methods
     ]
 
 

@@ -7,7 +7,7 @@ figure stops the iterative methods after t iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from consilience import ICOV, IVAR, GeometricMedian, aggregate
 from consilience.estimators.catalogue import Method
 from consilience.lab import mnist
 from consilience.lab.attacks import make
-from consilience.lab.experiments import METHODS, Scale
+from consilience.lab.experiments import Scale, rank
 from consilience.lab.figures import curves, lines
 from consilience.lab.models import logistic_regression, torch
 from consilience.lab.partitions import iid
@@ -27,6 +27,7 @@ from consilience.lab.training import Trainers, images
 HONEST = 5
 WEIGHT_DECAY = 1e-3
 ITERATIONS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
+SHOWN = (5, 10)  # adversaries, in the figure by iteration
 ITERATED: dict[str, Callable[[int], Method]] = {
     "Geometric median": lambda t: GeometricMedian(max_iterations=t, tolerance=0),
     "IVAR-VB": lambda t: IVAR("vb", max_iterations=t, tolerance=0),
@@ -40,14 +41,20 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
     return [
         Cell(
             "one-round",
-            {"seed": seed, "adversaries": ",".join(map(str, scale.one_round_adversaries))},
-            partial(_run, seed, scale.one_round_adversaries),
+            {
+                "seed": seed,
+                "adversaries": ",".join(map(str, scale.one_round_adversaries)),
+                "methods": len(scale.methods),
+            },
+            partial(_run, seed, scale.one_round_adversaries, scale.methods),
         )
         for seed in range(seeds)
     ]
 
 
-def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Row]:
+def _run(
+    seed: int, adversaries: Sequence[int], methods: Mapping[str, str | Method], tick: Tick
+) -> list[Row]:
     digits = mnist.load()
     test = images(digits.test_images, digits.test_labels)
     model = logistic_regression()
@@ -63,20 +70,21 @@ def _run(seed: int, adversaries: Sequence[int], tick: Tick) -> list[Row]:
         tick(done + 1, HONEST + len(adversaries))
     honest = np.array(rows)
 
-    def accuracy(updates: np.ndarray, method: str | Method) -> float:
-        value = aggregate(updates, method, seed=0).value
-        return model.accuracy(torch.from_numpy(np.asarray(value)), *test)
+    def measure(updates: np.ndarray, method: str | Method) -> Row:
+        consensus = aggregate(updates, method, seed=0)
+        value = torch.from_numpy(np.asarray(consensus.value))
+        return {"accuracy": model.accuracy(value, *test), "rank": rank(consensus)}
 
     records: list[Row] = []
     bad = make("gaussian")(honest, max(adversaries), np.random.default_rng([seed, 1]))
     for done, count in enumerate(adversaries):
         updates = np.vstack([honest, bad[:count]])
-        for label, method in METHODS.items():
-            records.append({"R": count, "method": label, "accuracy": accuracy(updates, method)})
-        for label, make_method in ITERATED.items():
+        for label, method in methods.items():
+            records.append({"R": count, "method": label, **measure(updates, method)})
+        for label, make_method in ITERATED.items() if count in SHOWN else ():
             for t in ITERATIONS:
-                found = accuracy(updates, make_method(t))
-                records.append({"R": count, "method": label, "iteration": t, "accuracy": found})
+                found = measure(updates, make_method(t))
+                records.append({"R": count, "method": label, "iteration": t, **found})
         tick(HONEST + done + 1, HONEST + len(adversaries))
     return records
 
@@ -85,7 +93,7 @@ def figures(records: Sequence[Row]) -> dict[str, Figure]:
     """Return accuracy by number of adversaries, and by iteration for 5 and 10 of them."""
     final = [record for record in records if "iteration" not in record]
     paths = [record for record in records if "iteration" in record]
-    titles = {count: f"{HONEST} honest parties, {count} adversaries" for count in (5, 10)}
+    titles = {count: f"{HONEST} honest parties, {count} adversaries" for count in SHOWN}
     return {
         "one-round": lines(final, "R", "accuracy", "adversaries", "test accuracy"),
         "one-round-convergence": curves(
