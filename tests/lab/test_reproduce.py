@@ -10,6 +10,7 @@ from rich.console import Console
 
 from consilience.lab import reproduce, runner, shakespeare
 from consilience.lab.experiments import DRAWN, METHODS, Scale, mnist_sgd, random_local, text_sgd
+from consilience.lab.figures import lines, save, spaced
 from consilience.lab.tables import best, compared, difference, last, sampling_error, spread, where
 
 SOME = ("Uniform average", "Geometric median", "IVAR-VB", "Pairwise", "ICOV-VB, joint")
@@ -165,5 +166,25 @@ def test_figures_draw_no_more_than_can_be_told_apart() -> None:
         for round in (0, 1)
     ]
     axis = reproduce.linear.figures(records)["fig1"].axes[0]
-    drawn = {line.get_label() for line in axis.lines if line.get_label() in METHODS}
+    drawn = {line.get_label() for line in axis.lines}
     assert drawn == set(DRAWN)
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap() -> None:
+    assert spaced(np.array([0.1, 0.5, 0.9]), 0.1).tolist() == pytest.approx([0.1, 0.5, 0.9])
+    assert spaced(np.array([0.5, 0.5, 0.9]), 0.1).tolist() == pytest.approx([0.45, 0.55, 0.9])
+    assert spaced(np.array([0.5, 0.5, 0.58]), 0.1).tolist() == pytest.approx(
+        [0.427, 0.527, 0.627], abs=1e-3
+    )
+    assert spaced(np.array([]), 0.1).size == 0
+
+
+def test_a_figure_is_dark_where_the_screen_is(tmp_path: Path) -> None:
+    records = [{"R": 0, "method": label, "x": x, "y": 1.0} for label in DRAWN for x in (0, 1)]
+    save(lines(records, "x", "y", "x", "y"), tmp_path, "some")
+    text = (tmp_path / "some.svg").read_text()
+    assert "prefers-color-scheme: dark" in text
+    for colour in ("stroke: #000000", "fill: #ffffff"):  # what the dark form changes is there
+        assert text.count(colour) > 1
+    save(lines(records, "x", "y", "x", "y"), tmp_path, "some")
+    assert (tmp_path / "some.svg").read_text() == text

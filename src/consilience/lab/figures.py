@@ -1,13 +1,18 @@
-"""Figures: mean over seeds as a line, their range as a band, one colour per method throughout."""
+"""Figures: mean over seeds as a line, their range as a band.
+
+A method has one colour, line and mark throughout, so that it is known without colours, too, and its
+name stands at the end of its line. A figure is dark where the reader's screen is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import rcParams
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -17,13 +22,23 @@ from consilience.lab.runner import Row
 
 Array = NDArray[Any]
 
-# Paul Tol's bright scheme, told apart by people who do not see all colours, and a line style each.
+# Paul Tol's bright scheme, told apart by people who do not see all colours.
 _COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#AA3377", "#000000")
-_STYLES = ("-", "--", "-.", "-", "--", "-", ":", "-")
+_LINES = ("-", "--", "-.", "-", "--", "-", ":", "-")
+_MARKS = ("o", "s", "^", "D", "v", "P", "x", "*")
 STYLE: dict[str, dict[str, Any]] = {
-    label: {"color": colour, "linestyle": style}
-    for label, colour, style in zip(DRAWN, _COLOURS, _STYLES, strict=True)
+    label: {"color": colour, "linestyle": line, "marker": mark}
+    for label, colour, line, mark in zip(DRAWN, _COLOURS, _LINES, _MARKS, strict=True)
 }
+_MARKED = 5  # marks on a line, about
+_APART = 0.075  # of the panel's height: names at least, one above the other
+# Black and white change places: glyphs have no colour of their own, lines and areas have.
+_DARK = """<style>@media (prefers-color-scheme: dark) {
+svg { fill: #dddddd; }
+[style*="stroke: #000000"] { stroke: #dddddd !important; }
+[style*="fill: #000000"] { fill: #dddddd !important; }
+[style*="fill: #ffffff"] { fill: #131416 !important; }
+}</style>"""
 
 
 def curves(
@@ -41,7 +56,7 @@ def curves(
         _draw(axis, [record for record in records if record[panel] == key], by, value)
         axis.set(title=title, xlabel=by, xscale="log" if by == "iteration" else "linear")
     axes[0].set_ylabel(words)
-    _legend(figure, axes[0])
+    _name(axes[-1])
     return figure
 
 
@@ -51,7 +66,7 @@ def lines(records: Sequence[Row], x: str, value: str, x_words: str, words: str) 
     axis = figure.subplots()
     _draw(axis, records, x, value)
     axis.set(xlabel=x_words, ylabel=words)
-    _legend(figure, axis)
+    _name(axis)
     return figure
 
 
@@ -94,28 +109,52 @@ def heat_maps(
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Write a figure as SVG (the same bytes for the same data) and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
-    with_salt = rcParams["svg.hashsalt"]
-    rcParams["svg.hashsalt"] = name
-    try:
-        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    drawn = StringIO()
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
         figure.savefig(folder / f"{name}.png", dpi=110)
-    finally:
-        rcParams["svg.hashsalt"] = with_salt
+    (folder / f"{name}.svg").write_text(
+        drawn.getvalue().replace("</metadata>", f"</metadata>{_DARK}")
+    )
 
 
 def _draw(axis: Axes, records: Sequence[Row], x: str, value: str) -> None:
-    for label, style in STYLE.items():
+    for order, (label, style) in enumerate(STYLE.items()):
         mine = [record for record in records if record["method"] == label]
         places = sorted({record[x] for record in mine})
         values = [[r[value] for r in mine if r[x] == place] for place in places]
         if not values:
             continue
-        axis.plot(places, [float(np.mean(v)) for v in values], label=label, **style)
+        every = max(1, len(places) // _MARKED)
+        marked = {"markersize": 4, "markevery": (order % every, every)}  # not all at one place
+        axis.plot(places, [float(np.mean(v)) for v in values], label=label, **style, **marked)
         low, high = [min(v) for v in values], [max(v) for v in values]
         axis.fill_between(places, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axis.grid(alpha=0.3)
 
 
-def _legend(figure: Figure, axis: Axes) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+def _name(axis: Axes) -> None:
+    """Write each line's name beside its end, so far apart that all can be read."""
+    lines = sorted(axis.get_lines(), key=lambda line: float(np.asarray(line.get_ydata())[-1]))
+    ends = [float(np.asarray(line.get_ydata())[-1]) for line in lines]
+    low, high = axis.get_ylim()
+    heights = spaced((np.array(ends) - low) / (high - low), _APART)
+    for line, height in zip(lines, heights, strict=True):
+        label, style = str(line.get_label()), STYLE[str(line.get_label())]
+        mark = {"marker": style["marker"], "color": style["color"], "markersize": 4}
+        axis.plot(1.03, height, transform=axis.transAxes, clip_on=False, **mark)
+        axis.text(1.06, height, label, transform=axis.transAxes, va="center", fontsize=8)
+
+
+def spaced(heights: Array, apart: float) -> Array:
+    """Return rising heights moved so that neighbours are at least `apart`, each as little as can
+    be: those that are too close share the way, up and down."""
+    steps = apart * np.arange(len(heights))
+    groups: list[list[float]] = []
+    for height in heights - steps:  # these may be equal, but must not fall
+        groups.append([float(height)])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
+            above = groups.pop()
+            groups[-1] += above
+    means = [np.full(len(group), np.mean(group)) for group in groups]
+    return steps + np.concatenate(means) if means else steps

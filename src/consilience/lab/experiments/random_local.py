@@ -67,8 +67,9 @@ class Walk(Federation):
     ) -> Array:
         spread = np.sqrt(np.mean(known.mean(0) ** 2))
         steps = rng.standard_normal((len(bad), known.shape[1]), dtype=np.float32)
-        self.places = self.places + spread * steps
-        return self.places
+        places: Array = self.places + spread * steps
+        self.places = places
+        return places
 
 
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {
