@@ -46,6 +46,14 @@ def test_an_unknown_experiment_is_told_the_choices():
     assert "one-round" in output
 
 
+def test_a_file_of_cells_that_is_none_is_named(tmp_path):
+    file = tmp_path / "cells.jsonl"
+    file.write_text("hello\n")
+    code, output = run("reproduce", "page", "--from", str(file), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "line 1: expected a finished cell" in " ".join(output.split())
+
+
 @pytest.mark.parametrize("missing", ["torch", "matplotlib"])
 def test_a_missing_extra_is_named(missing):
     script = (

@@ -79,7 +79,9 @@ def test_cells_finished_elsewhere_are_not_run_again(
     assert "Figure 1" in page
     assert len((here / "cells.jsonl").read_text().splitlines()) == 6 + 6
     reproduce.reproduce("fig1", few, None, here, quiet)
+    again = reproduce.reproduce("page", few, None, tmp_path / "x", quiet, here / "cells.jsonl")
     assert set(ran) == {"fig2"}
+    assert again.read_text() == page
 
 
 @pytest.mark.usefixtures("tiny_data")

@@ -2,9 +2,11 @@
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
-from consilience.lab.runner import bars
+from consilience import ConsilienceError
+from consilience.lab.runner import Cell, bars, load, pack, store, unpack
 
 
 def test_a_long_name_does_not_push_the_numbers_off_the_screen():
@@ -17,3 +19,28 @@ def test_a_long_name_does_not_push_the_numbers_off_the_screen():
     assert "17/300" in lines[0]
     assert lines[0].rstrip().endswith("0:00:00")
     assert "…" in lines[0]
+
+
+def test_cells_go_through_one_file_and_nothing_else_does(tmp_path):
+    first, second = (Cell("x", {"seed": n}, lambda tick, n=n: [{"value": n}]) for n in (0, 1))
+    store(first, tmp_path / "there")
+    file = tmp_path / "cells.jsonl"
+    pack([first, second], tmp_path / "there", file)
+    assert len(file.read_text().splitlines()) == 1  # the second is not finished
+    file.write_text(file.read_text() + file.read_text().replace('"x"', '"../../y"'))
+    unpack(file, [first, second], tmp_path / "here")
+    assert load(first, tmp_path / "here") == [{"seed": 0, "value": 0}]
+    assert load(second, tmp_path / "here") is None
+    assert not list(tmp_path.glob("**/y"))
+
+    file.write_text(file.read_text().replace('"value": 0', '"value": 7'))
+    unpack(file, [first], tmp_path / "here")
+    assert load(first, tmp_path / "here") == [{"seed": 0, "value": 0}]  # it was there already
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", "3"])
+def test_a_file_that_is_none_of_cells_is_named(tmp_path, line):
+    file = tmp_path / "cells.jsonl"
+    file.write_text('{"experiment": "x", "settings": {}}\n' + line + "\n")
+    with pytest.raises(ConsilienceError, match=r"cells\.jsonl, line 2: expected a finished cell"):
+        unpack(file, [], tmp_path)

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from consilience.cli.outputs import fail
+from consilience.errors import ConsilienceError
 
 T = TypeVar("T")
 
@@ -58,7 +59,10 @@ def demo(
 
 def reproduce(
     what: Annotated[
-        str, typer.Argument(help="table1, fig1, one-round, fig2, fig3, random-local or all.")
+        str,
+        typer.Argument(
+            help="table1, fig1, one-round, fig2, fig3, random-local, all, or page: nothing new."
+        ),
     ] = "all",
     full: Annotated[
         bool, typer.Option("--full/--quick", help="The whole protocol, or a look at everything.")
@@ -223,7 +227,7 @@ def _resumable(out: Path) -> Iterator[Console]:
     console = Console()
     try:
         yield console
-    except DataUnavailableError as error:
+    except (ConsilienceError, DataUnavailableError) as error:
         raise fail(str(error)) from None
     except KeyboardInterrupt:
         console.print("Stopped. Finished cells are kept: the same command goes on from here.")

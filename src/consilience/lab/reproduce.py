@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "fig3": text_sgd,
     "random-local": random_local,
 }
-CHOICES = ("table1", *EXPERIMENTS, "all")
+CHOICES = ("table1", *EXPERIMENTS, "all", "page")
 # What Table 1 needs of each experiment.
 TABLE = (
     {"experiment": "fig1", "panel": "full"},
@@ -96,7 +96,7 @@ SECTIONS: dict[str, tuple[str, Sequence[str], Sequence[Ends]]] = {
 
 
 def cells(what: str, scale: Scale, seeds: int | None = None) -> list[Cell]:
-    """Return the cells behind a figure, the table, or everything."""
+    """Return the cells behind a figure, the table, or everything; "page" asks for no more."""
     found = [
         cell
         for name, module in EXPERIMENTS.items()
@@ -126,11 +126,11 @@ def reproduce(
 
     `finished` is the cells.jsonl of another run, whose cells need not be run again.
     """
+    everything = cells("all", scale, seeds)
     if finished is not None:
-        unpack(finished, out)
+        unpack(finished, everything, out)
     complete(cells(what, scale, seeds), out, console)
     # The page shows all that is finished at this scale, not only what was asked for now.
-    everything = cells("all", scale, seeds)
     records = {
         name: _finished([cell for cell in everything if cell.experiment == name], out)
         for name in EXPERIMENTS

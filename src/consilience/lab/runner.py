@@ -30,6 +30,9 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from consilience.errors import ConsilienceError
+from consilience.text import shown
+
 Row = dict[str, Any]
 Tick = Callable[[int, int], None]  # steps done, steps in all
 
@@ -110,13 +113,26 @@ def pack(cells: Sequence[Cell], folder: Path, file: Path) -> None:
     _write(file, "".join(one.read_text() for one in found))
 
 
-def unpack(file: Path, folder: Path) -> None:
-    """Put the cells of such a file into the folder, but for those it has already."""
-    for line in file.read_text().splitlines():
-        content = json.loads(line)
-        cell = Cell(content["experiment"], content["settings"], lambda tick: [])
-        if load(cell, folder) is None:
-            _write(cell.file(folder), line + "\n")
+def unpack(file: Path, cells: Sequence[Cell], folder: Path) -> None:
+    """Put what such a file has of these cells into the folder, but for what is there already."""
+    lines = {}
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        try:
+            content = json.loads(line)
+            lines[content["experiment"], _key(content["settings"])] = line
+        except (ValueError, KeyError, TypeError):
+            raise ConsilienceError(
+                f"{shown(str(file))}, line {number}: expected a finished cell; give the "
+                "cells.jsonl that a run has written"
+            ) from None
+    for cell in cells:
+        found = lines.get((cell.experiment, _key(cell.settings)))
+        if found is not None and load(cell, folder) is None:
+            _write(cell.file(folder), found + "\n")
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(dict(settings), sort_keys=True)
 
 
 def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> None:
