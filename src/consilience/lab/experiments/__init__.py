@@ -71,7 +71,7 @@ QUICK = Scale(
     "quick",
     methods=DRAWN,
     seeds={"fig1": 1, "one-round": 1, "fig2": 1, "fig3": 1, "random-local": 1},
-    regression_rounds=30,
+    regression_rounds=20,
     mnist_rounds=40,
     shakespeare_rounds=20,
     hidden=32,

@@ -103,7 +103,7 @@ def train(
     def evaluate(parameters: Tensor) -> Row:
         return {"accuracy": round(model.accuracy(parameters, *test), 4)}
 
-    return federation.run(rounds, evaluate, tick, every=max(1, rounds // 20))
+    return federation.run(rounds, evaluate, tick, every=max(10, rounds // 20))
 
 
 def _run(
