@@ -155,6 +155,7 @@ def test_what_is_within_chance_is_a_tie() -> None:
     steady = {"a": {0: 0.900, 1: 0.920}, "b": {0: 0.902, 1: 0.922}, "c": {0: 0.95, 1: 0.97}}
     assert best(steady, lower=False) == {"c"}
     assert best(steady, lower=True) == {"a"}
+    assert best({"a": {0: 2.0, 1: 3.0}, "b": {0: 2.0001, 1: 3.0001}}, lower=True) == {"a", "b"}
     # All seeds share one test set, so its own error does not show in their spread.
     assert sampling_error(0.9, 10_000) == pytest.approx(0.003)
     assert best(steady, lower=True, size=10_000) == {"a", "b"}

@@ -126,7 +126,10 @@ def _draw(axis: Axes, records: Sequence[Row], x: str, value: str) -> None:
         if not values:
             continue
         every = max(1, len(places) // _MARKED)
-        marked = {"markersize": 4, "markevery": (order % every, every)}  # not all at one place
+        marked: dict[str, Any] = {
+            "markersize": 4,
+            "markevery": (order % every, every),
+        }  # not all at one place
         axis.plot(places, [float(np.mean(v)) for v in values], label=label, **style, **marked)
         low, high = [min(v) for v in values], [max(v) for v in values]
         axis.fill_between(places, low, high, color=style["color"], alpha=0.15, linewidth=0)

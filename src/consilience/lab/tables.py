@@ -22,6 +22,7 @@ PAPER: dict[str, tuple[float | str, ...]] = {
     "ICOV-MLE": (8.75, 0.5253, "N.A."),
 }
 BySeed = Mapping[int, float]
+SHOWN = 5e-4  # half of the last digit that tables show
 
 
 def where(records: Iterable[Row], **settings: Any) -> list[Row]:
@@ -51,8 +52,8 @@ class Difference(NamedTuple):
 def difference(mine: BySeed, other: BySeed, test_error: float = 0.0) -> Difference:
     """Compare two methods seed by seed.
 
-    A tie is a mean difference within its 95 % interval over the seeds (Student's), or within the
-    test set's own standard error, which all seeds share.
+    A tie is a mean difference within its 95 % interval over the seeds (Student's), within the
+    test set's own standard error, which all seeds share, or less than a table shows.
     """
     pairs = np.array([mine[seed] - other[seed] for seed in mine.keys() & other.keys()])
     if not len(pairs):
@@ -61,7 +62,7 @@ def difference(mine: BySeed, other: BySeed, test_error: float = 0.0) -> Differen
     if len(pairs) > 1:
         error = float(pairs.std(ddof=1) / np.sqrt(len(pairs)))
         margin = float(student.ppf(0.975, len(pairs) - 1)) * error
-    return Difference(mean, error, abs(mean) <= max(margin, test_error))
+    return Difference(mean, error, abs(mean) <= max(margin, test_error, SHOWN))
 
 
 def sampling_error(share: float, size: int | None) -> float:
