@@ -168,8 +168,8 @@ def test_figures_draw_no_more_than_can_be_told_apart() -> None:
         for label in METHODS
         for round in (0, 1)
     ]
-    axis = reproduce.linear.figures(records)["fig1"].axes[0]
-    drawn = {line.get_label() for line in axis.lines}
+    (axis,) = reproduce.linear.figures(records)["fig1"].axes  # the other panels are not finished
+    drawn = {line.get_label() for line in axis.lines if line.get_label()[0] != "_"}
     assert drawn == set(DRAWN)
 
 

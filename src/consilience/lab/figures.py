@@ -49,7 +49,10 @@ def curves(
     words: str,
     by: str = "round",
 ) -> Figure:
-    """Return one panel per title: the value by round (or iteration), a line per method."""
+    """Return one panel per title that has records: the value by round (or iteration), a line per
+    method."""
+    there = {record[panel] for record in records}
+    titles = {key: title for key, title in titles.items() if key in there}
     figure = Figure(figsize=(4.2 * len(titles), 3.6), layout="constrained")
     axes = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
@@ -126,10 +129,8 @@ def _draw(axis: Axes, records: Sequence[Row], x: str, value: str) -> None:
         if not values:
             continue
         every = max(1, len(places) // _MARKED)
-        marked: dict[str, Any] = {
-            "markersize": 4,
-            "markevery": (order % every, every),
-        }  # not all at one place
+        # Not all at one place.
+        marked: dict[str, Any] = {"markersize": 4, "markevery": (order % every, every)}
         axis.plot(places, [float(np.mean(v)) for v in values], label=label, **style, **marked)
         low, high = [min(v) for v in values], [max(v) for v in values]
         axis.fill_between(places, low, high, color=style["color"], alpha=0.15, linewidth=0)
