@@ -33,6 +33,7 @@ def tiny_data(tiny_mnist: None, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["to be or not to be\n", "that is the question\n", "whether tis nobler\n"]
     roles = {f"Play {j:02}/ROLE": "".join(rng.choice(words, 80 + j)) for j in range(15)}
     monkeypatch.setattr(shakespeare, "load", lambda minimum=0: roles)
+    monkeypatch.setattr(text_sgd, "TEST_WINDOWS", 5)
     mnist_sgd._data.cache_clear()
     text_sgd.data.cache_clear()
     yield
