@@ -181,7 +181,7 @@ def test_what_cannot_be_read_costs_its_party_alone(case, wrap):
     honest = {p: wrap(np.arange(4.0) + j) for j, p in enumerate("bcd")}
     started = time.process_time()
     found = cs.aggregate({"a-eve": wrap(make()), **honest}, "mean")
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 20  # endless it would be
     assert list(found.rejected) == ["a-eve"]
     assert re.search(reason, found.rejected["a-eve"]), found.rejected
     assert len(found.rejected["a-eve"]) < 300

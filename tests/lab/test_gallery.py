@@ -1,5 +1,6 @@
 """The gallery's scripts run, and what is committed is what they make."""
 
+import logging
 import re
 import runpy
 from pathlib import Path
@@ -21,7 +22,10 @@ def made(tiny_mnist, tmp_path, monkeypatch):
     softmax.shard.cache_clear()
     monkeypatch.setattr(demo, "ROUNDS", 3)
     monkeypatch.setattr("sys.argv", ["gallery", str(tmp_path)])
+    logger = logging.getLogger("consilience")  # which the scripts make quiet
+    level = logger.level
     runpy.run_path(str(DOCS / "gallery"), run_name="__main__")
+    logger.setLevel(level)
     yield tmp_path
     softmax.digits.cache_clear()
     softmax.shard.cache_clear()

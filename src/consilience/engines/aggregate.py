@@ -83,7 +83,7 @@ def aggregate(
     >>> [round(float(number), 1) for number in consensus.value]
     [1.1, 2.0]
     >>> consensus.rejected
-    {'zoe': "tensor '1' is missing"}
+    {'zoe': 'the update has 1 number, expected 2'}
     """
     chosen = resolve(method)
     started = perf_counter()
