@@ -18,8 +18,3 @@ def each_loops(request, monkeypatch):
         pytest.skip("the loops are not compiled here")
     monkeypatch.setattr(loops, "current", chosen)
     return chosen
-
-
-def pytest_collection_modifyitems(items):
-    """Begin with the slow ones: where two processes share the tests, neither is left with them."""
-    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
