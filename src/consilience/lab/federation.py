@@ -45,7 +45,7 @@ class Local(NamedTuple):
     rate: float
 
 
-class _Scene(NamedTuple):
+class Scene(NamedTuple):
     """The current round, as far as adversaries may use it."""
 
     parameters: Tensor
@@ -86,7 +86,7 @@ class Federation:
     watch: Callable[[Watched], None] = lambda round: None  # called after every round
     record: Record | None = None  # to which every round is added
     _plot: Attack | None = field(default=None, init=False)  # made once: an attack may have a state
-    _scene: _Scene | None = field(default=None, init=False)
+    _scene: Scene | None = field(default=None, init=False)
 
     def run(
         self,
@@ -127,7 +127,8 @@ class Federation:
             return torch.full_like(parameters, torch.nan), None
         updates = dict(zip(honest, known, strict=True))
         if bad:
-            updates |= zip(bad, self._bad(parameters, round, known, honest, bad, rng), strict=True)
+            self._scene = Scene(parameters, round, honest, bad)
+            updates |= zip(bad, self._bad(self._scene, known, rng), strict=True)
         started = perf_counter()
         value, consensus = self._answer(updates, parameters.numel(), self.method, self.memory)
         if honest:
@@ -149,21 +150,13 @@ class Federation:
         made: Array = rows.numpy()
         return made
 
-    def _bad(
-        self,
-        parameters: Tensor,
-        round: int,
-        known: Array,
-        honest: Sequence[str],
-        bad: Sequence[str],
-        rng: np.random.Generator,
-    ) -> Any:
-        self._scene = _Scene(parameters, round, honest, bad)
+    def _bad(self, scene: Scene, known: Array, rng: np.random.Generator) -> Any:
+        """What the adversaries of this round send, who know the honest updates, (H, K)."""
         if self._plot is None:
             classes = self.parties.model.classes
             knowledge = Knowledge(train=self._train, aggregate=self._ask, classes=classes)
             self._plot = make(self.attack, knowledge, **self.settings)
-        return self._plot(known.astype(np.float32), len(bad), rng)
+        return self._plot(known.astype(np.float32), len(scene.bad), rng)
 
     def _train(self, poison: Poison, count: int) -> Array:
         """What adversaries would send in this round if they trained on poisoned data."""

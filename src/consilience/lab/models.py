@@ -224,21 +224,8 @@ def char_lstm(
     torch, so that no coordinate of an update merely repeats another. `forget` is added to
     the bias of the forget gates: with 1 they start open, and training is faster.
     """
-    spread = hidden**-0.5
     fixed = torch.zeros(4, hidden)
     fixed[1] = forget  # torch's order of gates: input, forget, cell, output
-    layout = {"embedding": Entry((vocabulary, embedding), math.sqrt(3))}  # unit variance
-    for layer in range(layers):
-        width = embedding if layer == 0 else hidden
-        layout |= {
-            f"lstm.{layer}.input": Entry((4 * hidden, width), spread),
-            f"lstm.{layer}.recurrent": Entry((4 * hidden, hidden), spread),
-            f"lstm.{layer}.bias": Entry((4 * hidden,), spread),
-        }
-    layout |= {
-        "output.weight": Entry((vocabulary, hidden), spread),
-        "output.bias": Entry((vocabulary,), spread),
-    }
 
     def forward(tensors: Tensors, inputs: Tensor) -> Tensor:
         embedded = functional.embedding(inputs, tensors["embedding"])  # (B, T, embedding)
@@ -260,4 +247,21 @@ def char_lstm(
 
     # The fused LSTM has no batching rule. A loop over the parties with it still takes only half to
     # three quarters of the time of an unfused LSTM with all parties in one call.
+    layout = _lstm_layout(vocabulary, hidden, embedding, layers)
     return Model("character lstm", layout, forward, vocabulary, vmaps=False)
+
+
+def _lstm_layout(vocabulary: int, hidden: int, embedding: int, layers: int) -> dict[str, Entry]:
+    spread = hidden**-0.5
+    layout = {"embedding": Entry((vocabulary, embedding), math.sqrt(3))}  # unit variance
+    for layer in range(layers):
+        width = embedding if layer == 0 else hidden
+        layout |= {
+            f"lstm.{layer}.input": Entry((4 * hidden, width), spread),
+            f"lstm.{layer}.recurrent": Entry((4 * hidden, hidden), spread),
+            f"lstm.{layer}.bias": Entry((4 * hidden,), spread),
+        }
+    return layout | {
+        "output.weight": Entry((vocabulary, hidden), spread),
+        "output.bias": Entry((vocabulary,), spread),
+    }

@@ -17,9 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from consilience.lab.experiments import Scale, text_sgd
-from consilience.lab.federation import Array, Federation
+from consilience.lab.federation import Array, Federation, Scene
 from consilience.lab.figures import curves
-from consilience.lab.models import Tensor
 from consilience.lab.runner import Cell, Row, Tick
 from consilience.lab.training import stream
 
@@ -32,21 +31,12 @@ LINE_UP = ("Uniform average", "Geometric median", "IVAR-VB", "IVAR-VB, normalise
 class Fresh(Federation):
     """Adversaries train, each a model that it has just initialised."""
 
-    def _bad(
-        self,
-        parameters: Tensor,
-        round: int,
-        known: Array,
-        honest: Sequence[str],
-        bad: Sequence[str],
-        rng: np.random.Generator,
-    ) -> Array:
+    def _bad(self, scene: Scene, known: Array, rng: np.random.Generator) -> Array:
         seed, model = self.parties.seed, self.parties.model
-        starts = [int(stream(seed, f"{party} afresh", round).integers(2**31)) for party in bad]
-        rows = [
-            self._updates(model.initial(start), round, [party])
-            for start, party in zip(starts, bad, strict=True)
-        ]
+        rows = []
+        for party in scene.bad:
+            start = int(stream(seed, f"{party} afresh", scene.round).integers(2**31))
+            rows.append(self._updates(model.initial(start), scene.round, [party]))
         return np.vstack(rows)
 
 
@@ -56,17 +46,9 @@ class Walk(Federation):
 
     places: Array | float = field(default=0.0, init=False)  # (f, K)
 
-    def _bad(
-        self,
-        parameters: Tensor,
-        round: int,
-        known: Array,
-        honest: Sequence[str],
-        bad: Sequence[str],
-        rng: np.random.Generator,
-    ) -> Array:
+    def _bad(self, scene: Scene, known: Array, rng: np.random.Generator) -> Array:
         spread = np.sqrt(np.mean(known.mean(0) ** 2))
-        steps = rng.standard_normal((len(bad), known.shape[1]), dtype=np.float32)
+        steps = rng.standard_normal((len(scene.bad), known.shape[1]), dtype=np.float32)
         places: Array = self.places + spread * steps
         self.places = places
         return places
