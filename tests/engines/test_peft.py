@@ -53,12 +53,13 @@ KINDS = {
     "embedding": {"target_modules": ["embed_tokens", "q_proj"]},
     "head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
     "bias": {"target_modules": ["q_proj"], "lora_bias": True},
+    "biases": {"target_modules": ["q_proj"], "lora_bias": True, "bias": "all"},
     "gpt2": {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "bias": "all"},
 }
 
 
 def base(kind: str):
-    if kind == "bias":
+    if kind.startswith("bias"):
         torch.manual_seed(0)
         return LlamaForCausalLM(LlamaConfig(**SMALL, num_attention_heads=2, attention_bias=True))
     return gpt2() if kind == "gpt2" else llama()
@@ -130,8 +131,9 @@ def test_the_exact_stack_is_the_weighted_sum_and_can_go_into_the_base(kind: str)
         *models, "-o", "whole", "--into", "base", "--with-config", "base", "--method", "mean"
     )
     assert code in (0, 1), wrong
-    whole = AutoModelForCausalLM.from_pretrained("whole")
-    torch.testing.assert_close(logits(whole), logits(expected), atol=1e-4, rtol=0)
+    whole = AutoModelForCausalLM.from_pretrained("whole").state_dict()
+    for name, values in expected.state_dict().items():
+        torch.testing.assert_close(whole[name], values, atol=1e-4, rtol=0)
 
 
 def test_liars_are_named_and_the_rank_is_cut():
@@ -266,6 +268,41 @@ def test_a_base_that_does_not_fit_is_named_before_anything_is_written():
     assert code == 2
     assert "of shape (8, 8), the adapters are for floats of shape (16, 16)" in wrong
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("first", ["turned", "unsaid", "claimed"])
+def test_the_accepted_say_how_the_base_holds_a_matrix(first: str):
+    """Rejected parties do not; and q_proj is square, so that its shape does not tell."""
+    folders = [f"p{j}" for j in range(4)]
+    models = [save(folder, "plain", j) for j, folder in enumerate(folders)]
+    for folder in folders:
+        config = Path(folder, "adapter_config.json")
+        said = json.loads(config.read_text())
+        if folder == "p0" or first == "claimed":  # unsaid, it is false
+            assert said.pop("fan_in_fan_out") is False
+        if folder == "p0" and first != "unsaid":
+            said["fan_in_fan_out"] = True
+        config.write_text(json.dumps(said))
+    llama().save_pretrained("base")
+    _, told, _ = run(*folders, "-o", "out", "--into", "base", "--method", "mean", "--json")
+    parties = json.loads(told)["parties"]
+    assert ("fan_in_fan_out" in (parties["p0"]["reason"] or "")) == (first == "turned")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    merged = [model.merge_and_unload().state_dict()[name] for model in models]
+    mean = sum(parties[p]["weight"] * m for p, m in zip(folders, merged, strict=True))
+    torch.testing.assert_close(load_file("out/model.safetensors")[name], mean, atol=1e-4, rtol=0)
+
+
+def test_a_setting_that_one_party_alone_names_is_not_written():
+    folders = [f"p{j}" for j in range(4)]
+    for j, folder in enumerate(folders):
+        save(folder, "plain", j)
+        config = Path(folder, "adapter_config.json")
+        said = json.loads(config.read_text())
+        del said["fan_in_fan_out"]
+        config.write_text(json.dumps(said | ({"fan_in_fan_out": True} if j == 0 else {})))
+    run(*folders, "-o", "out")
+    assert "fan_in_fan_out" not in json.loads(Path("out/adapter_config.json").read_text())
 
 
 def test_pickles_are_not_opened():

@@ -1,8 +1,9 @@
-"""Low-rank adapters, judged and summed as the updates ΔW = s·B·A, without forming these.
+"""Low-rank adapters, judged and summed as the updates ΔW = s·B·A, which are never formed.
 
-The distances are exact, from products of the factors; ranks may differ. The consensus is an adapter
-again: the sum Σ w_j s_j B_j A_j as stacked factors, or the nearest of a lower rank. Tensors beside
-the factors (biases, whole layers) are judged and summed together with them, as in process.
+The distances are exact: they come from products of the factors, whose ranks may differ. The
+consensus is an adapter again: the sum Σ w_j s_j B_j A_j as stacked factors, or the nearest adapter
+of a lower rank. Tensors beside the factors (biases, whole layers) are judged and summed together
+with them, as by `in_process`.
 
 A sum of products can only be formed whole. So coordinate-wise rules are refused, and there is no
 corroboration (see `passes.corroborate`).
@@ -43,7 +44,7 @@ from consilience.updates.tensors import LARGEST, LARGEST_OF, Storage, Tensor, to
 from consilience.updates.trees import Leaves, Path, unflatten
 from consilience.updates.usable import Updates, log_rejected
 
-# Factors this many times as large as their product cancel each other, and the rest is rounding. For
+# Factors this many times as large as their product cancel each other, and leave only rounding. For
 # an honest adapter the ratio is about √r.
 _CANCELLED = 1e5
 _KEPT = 1 << 23  # most numbers to keep from the evidence for the sum
@@ -59,16 +60,16 @@ class Adapters(InProcess):
         self.lora = lora
         self.modules = tuple(p for p in self.updates.floats if _is_product(self._leaf(0, p)))
         self._gram: Matrix = np.zeros((0, 0))  # inner products, (J+1, J+1), the centre's last
-        # The same for single modules, and the products they come from, if not too much to keep.
+        # By module: inner products, and the Gram matrices they come from, if not too large to keep.
         self._inner: dict[Path, Matrix] = {}
         self._grams: dict[Path, Grams] = {}
         self._ranks: Mapping[Path, int] = {}  # of the modules of the value
         self._viewed = updates, (factored(updates), _without_products(updates))
         self._rooms = _Rooms()
-        self.cut = 0.0  # share of the squared length of the consensus that was lost to its rank
+        self.cut = 0.0  # share of the squared length of the consensus that was cut off
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
-        """Return the evidence, exact for the factors; and drop unusable updates."""
+        """Return the evidence, exact for the factors, and drop unusable updates."""
         with np.errstate(over="ignore", invalid="ignore"):
             self._gram, reach = self._measured()
         bad = self._unusable(reach)
@@ -85,7 +86,7 @@ class Adapters(InProcess):
         return Evidence((Block(self.parties, distances / self.size, min(seen, self.size)),))
 
     def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
-        """Return the distances tensor by tensor: exact for the factors."""
+        """Return the distances tensor by tensor, exact for the factors."""
         count = len(self.parties)
         known = {path: _distances(gram[:count, :count]) for path, gram in self._inner.items()}
         return by_tensor(self.updates, reference, random, known)
@@ -93,7 +94,7 @@ class Adapters(InProcess):
     def combine(
         self, weights: Vector, ring: Positions | None, witnesses: Witnesses | None
     ) -> tuple[Vector, Vector]:
-        """Form the sum as factors; the distances in the ring are taken from the evidence."""
+        """Form the sum as factors; the distances in the ring come from the evidence."""
         assert witnesses is None, "a sum of products can only be formed whole"
         chosen = self._chosen(weights)
         ranks = {path: self._rank(path, chosen, weights) for path in self.modules}
@@ -145,13 +146,13 @@ class Adapters(InProcess):
             self._value[at] = stored(values, like.dtype)
 
     def written(self, path: Path, factors: Factors) -> list[tuple[Path, Tensor, Array]]:
-        """Return the factors of a module to store: for each its path, outline and numbers."""
+        """Return the path, outline and numbers of each factor of a module of the value."""
         outlines = self.outlines(path)
         paths = self.model(path).paths
         return [(at, outlines[at], values) for at, values in zip(paths, factors, strict=True)]
 
     def outlines(self, path: Path) -> Leaves:
-        """Return tensors that the factors of a module of the value are like."""
+        """Return tensors with the shapes and dtypes of the factors of a module of the value."""
         model, rank = self.model(path), self._ranks[path]
         left, right = model.left, model.right
         shapes = (left.shape[0], rank, *left.shape[2:]), (rank, *right.shape[1:])
@@ -159,7 +160,7 @@ class Adapters(InProcess):
         return dict(zip(model.paths, like, strict=True))
 
     def model(self, path: Path) -> Product:
-        """Return the factors that serve as a model for those of the value."""
+        """Return the template for the factors of a module of the value."""
         product: Product = self._leaf(self._sent.template, path).storage
         return product
 
@@ -219,8 +220,8 @@ class Adapters(InProcess):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers the factors of a typical party have: its degrees of freedom, fewer than
-        the coordinates of the update they make."""
+        """How many numbers the factors of a typical party have: its degrees of freedom, which are
+        fewer than the coordinates of its update."""
         products = [[self._product(j, path) for path in self.modules] for j in self._everybody]
         return float(median_low([sum(p.numbers for p in of) for of in products]))
 
@@ -240,7 +241,7 @@ class Adapters(InProcess):
         return self.lora.scale(self.model(path).module, self._ranks[path])
 
     def _leaf(self, point: int, path: Path) -> Tensor:
-        """Return a tensor of a party, or of the centre, whose position is the last."""
+        """Return a tensor of a party, or of the centre, which has the last position."""
         if point < len(self.parties):
             return self.updates.leaves[point][path]
         assert self.updates.center is not None
@@ -251,8 +252,8 @@ class Adapters(InProcess):
         return product
 
     def _measured(self) -> tuple[Matrix, Vector]:
-        """Return the inner products of the updates that the factors make, the centre's last, and
-        the bound on each length that the lengths of its factors give."""
+        """Return the inner products of the updates, the centre's last; and for each update the
+        bound on its squared length that the lengths of its factors give."""
         count, points = len(self.parties), len(self._points)
         ranks = {path: self._ranks_of(path) for path in self.modules}
         squares = sum(sum(of) ** 2 for of in ranks.values())
@@ -281,8 +282,8 @@ class Adapters(InProcess):
     def _stack(
         self, path: Path, points: Sequence[int], weights: Vector | None = None, room: int = 0
     ) -> Stack:
-        """Return the factors of some points and their multipliers: the scales, or with weights the
-        coefficients in the value. The factors are valid until the thread's memory is reused."""
+        """Return the factors of some points and their multipliers: their scales, or with weights
+        their coefficients in the value. They are valid until the thread's memory is reused."""
         products = [self._product(j, path) for j in points]
         scales = np.array([product.scale for product in products])
         if weights is not None:
@@ -295,7 +296,7 @@ class Adapters(InProcess):
         return Stack([left.T for left, _ in factors], [right for _, right in factors], by)
 
     def _grams_of(self, path: Path, points: Sequence[int], stack: Stack) -> Grams:
-        """Return the products of stacked factors, kept from the evidence or computed again."""
+        """Return the Gram matrices of stacked factors, kept from the evidence or computed again."""
         if path not in self._grams:
             return grams_of(stack)
         chosen = np.repeat(np.isin(self._points, points), self._ranks_of(path))
@@ -324,7 +325,7 @@ class Adapters(InProcess):
         return bad | unread
 
     def _chosen(self, weights: Vector) -> list[int]:
-        """Return the positions with weight, the centre included."""
+        """Return the positions with nonzero weight, the centre's included."""
         there = weights != 0
         there[-1] &= self.updates.center is not None
         return [int(j) for j in np.flatnonzero(there)] or [0]
@@ -345,8 +346,8 @@ class Adapters(InProcess):
 
 
 class _Rooms(local):
-    """Memory that a thread reuses: the system clears new memory first, which takes as long as
-    reading into it."""
+    """Memory that a thread reuses. The system clears new memory, which takes as long as reading
+    into it."""
 
     def __init__(self) -> None:
         self._rooms: dict[int, Array] = {}

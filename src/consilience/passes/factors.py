@@ -1,11 +1,11 @@
 """The algebra of low-rank updates ΔW = L·R, from small products of their factors alone.
 
-The inner product of two of them is a sum over an r×r' matrix, whatever the size of ΔW:
+The inner product of two is a sum over an r×r' matrix, whatever the size of ΔW:
 
     ⟨L_i R_i, L_j R_j⟩ = Σ (L_iᵀ L_j) ∘ (R_i R_jᵀ)
 
-and their sum is a product of stacked factors, [L_1 L_2 …]·[R_1; R_2; …], whose singular values
-follow from the same small products. They are formed in float64, a tile of the factors at a time.
+Their sum is a product of stacked factors, [L_1 L_2 …]·[R_1; R_2; …], whose singular values follow
+from the same small products. These are formed in float64, one tile of the factors at a time.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf, dtrtri
 
 from consilience.arrays import Array, Matrix, Vector
 
-_TOGETHER = 1024  # ranks in all of the parties whose factors are multiplied at once
-_TILE = 1 << 17  # numbers converted at once: in float64 they stay in a core's own cache
-# Of the largest diagonal entry of RRᵀ: what is less is rounding, a length of 10⁻⁷ of the largest.
+_TOGETHER = 1024  # total rank of the points whose factors are multiplied at once
+_TILE = 1 << 17  # numbers converted at once: in float64 they fit into a core's own cache
+# Pivots below this share of RRᵀ's largest diagonal entry are rounding: 10⁻⁷ of the largest length.
 _NOTHING = 1e-14
-# Sums are formed in single precision where their terms are at most so many times as long.
+# Sums are formed in single precision if their terms are at most this many times as long,
 _CALM = 8.0
-_LARGE = 1e9  # and the lengths of rows within this of one: its range is 10^±38
+_LARGE = 1e9  # and rows have lengths within this factor of one: its range is 10^±38
 
-Side = Sequence[Array]  # rows of one matrix, (r, n) of each point, as they lie
+Side = Sequence[Array]  # the rows of a stacked matrix: (r, n) of each point, in its own layout
 
 
 class Factors(NamedTuple):
@@ -37,41 +36,41 @@ class Factors(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """The factors of several points, and what multiplies each of the ranks."""
+    """The factors of several points, and the multiplier of each rank-one term."""
 
-    left: Side  # the transposes of the L
+    left: Side  # Lᵀ of each point
     right: Side
     by: Vector  # (Σr,)
 
 
 class Grams(NamedTuple):
-    """LᵀL and RRᵀ of stacked factors: (Σr, Σr)."""
+    """The Gram matrices LᵀL and RRᵀ of stacked factors, (Σr, Σr)."""
 
     left: Matrix
     right: Matrix
 
     def of(self, ranks: Array) -> Grams:
-        """Return those of some of the ranks."""
+        """Return those of some rank-one terms."""
         return Grams(*(gram[np.ix_(ranks, ranks)] for gram in self))
 
 
 class Cut(NamedTuple):
-    """A product, and the squared length of what was cut away to have it."""
+    """A product, and the squared length of what was cut off."""
 
     factors: Factors
     lost: float
 
 
 class Inner(NamedTuple):
-    """The inner products of low-rank matrices, (J, J); for each the largest that its factors could
-    have made of their lengths, ‖L‖²‖R‖²; and the grams of all of them, unless they are many."""
+    """The inner products of low-rank matrices, (J, J); for each matrix the bound ‖L‖²‖R‖² on its
+    squared length; and the Gram matrices, unless there are several groups."""
 
     products: Matrix
     reach: Vector
     grams: Grams | None
 
 
-# The factors of some of the points, in a first or a second room.
+# Loads the factors of some points into the first or the second room.
 Load = Callable[[Sequence[int], int], Stack]
 
 
@@ -99,12 +98,12 @@ def inner_products(ranks: Sequence[int], load: Load) -> Inner:
 
 
 def grams_of(stack: Stack) -> Grams:
-    """Return the products of stacked factors with themselves."""
+    """Return the Gram matrices of stacked factors."""
     return Grams(_squared(stack.left), _squared(stack.right))
 
 
 def whole(stack: Stack) -> Factors:
-    """Return the stacked factors, in single precision where that holds them."""
+    """Return the stacked factors, in single precision if it can hold them."""
     dtype = np.float32 if _single(stack) else np.float64
     left: Array = np.concatenate([*stack.left], dtype=dtype)
     with np.errstate(over="ignore"):
@@ -113,19 +112,19 @@ def whole(stack: Stack) -> Factors:
 
 
 def cut(stack: Stack, rank: int, grams: Grams) -> Cut:
-    """Return the nearest product of lower rank; the rows of its R are as long as the stack's.
+    """Return the nearest product of lower rank; the rows of its R have the stack's median length.
 
-    By Cholesky's decomposition with pivots RRᵀ = F Fᵀ, and R = F Q with orthonormal rows in Q, as
-    of a QR decomposition, which takes ten times as long. Then LR = (LF) Q has the singular values
-    of LF, whose squares are the eigenvalues of Fᵀ LᵀL F, a small matrix, and W, their eigenvectors,
-    say what to keep: (LF) W · Wᵀ Q. What squaring loses of R is below 10⁻⁷ of its rows.
+    Pivoted Cholesky gives RRᵀ = F Fᵀ, so R = F Q, where Q has orthonormal rows. (A QR decomposition
+    gives the same, and takes ten times as long.) Then LR = (LF) Q has the singular values of LF.
+    Their squares are the eigenvalues of the small matrix Fᵀ LᵀL F. With its leading eigenvectors W
+    the nearest product is (LF) W · Wᵀ Q. Squaring R loses less than 10⁻⁷ of its rows' length.
     """
     left, right = grams.left * np.outer(stack.by, stack.by), grams.right
     columns, rows = (np.sqrt(np.diag(gram)) for gram in (left, right))
     there = (columns > 0) & (rows > 0)
     even = np.sqrt(np.divide(columns, rows, out=np.ones_like(rows), where=there))
     forth, back = _halves(right * np.outer(even, even))
-    forth, back = forth / even[:, None], back * even  # for R as it is
+    forth, back = forth / even[:, None], back * even  # undo the scaling
     squares, kept = np.linalg.eigh(forth.T @ left @ forth)
     squares, kept = np.maximum(squares[::-1], 0.0), kept[:, ::-1][:, :rank]
     row = float(np.median(rows)) or 1.0
@@ -142,7 +141,7 @@ def cut(stack: Stack, rank: int, grams: Grams) -> Cut:
 
 def padded(factors: Factors, rank: int, stack: Stack) -> Factors:
     """Return the same product with factors of a larger rank. The new columns of L are zero, the new
-    rows of R are the stack's: of zeros in both, training would never make anything else."""
+    rows of R are the stack's: if both were zero, training could never change them."""
     left, right = factors
     more = rank - len(right)
     if more <= 0:
@@ -155,7 +154,9 @@ def padded(factors: Factors, rank: int, stack: Stack) -> Factors:
 
 
 def _halves(gram: Matrix) -> tuple[Matrix, Matrix]:
-    """Return F with F Fᵀ = RRᵀ, and what makes Q of R = F Q, of rows of R that are independent."""
+    """Return F with F Fᵀ = RRᵀ, and G with Q = G R, which uses only independent rows of R."""
+    from scipy.linalg.lapack import dpstrf, dtrtri  # slow to import
+
     lower, order, rank, _ = dpstrf(gram, tol=_NOTHING * float(np.diag(gram).max()), lower=1)
     order, lower = order - 1, np.tril(lower)[:, :rank]
     forth, back = np.zeros((len(gram), rank)), np.zeros((rank, len(gram)))
@@ -165,13 +166,13 @@ def _halves(gram: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _length(by: Matrix, lengths: Vector) -> Vector:
-    """Return how long sums of rows would be, were the rows orthogonal."""
+    """Return how long sums of rows would be if the rows were orthogonal."""
     found: Vector = np.sqrt(np.square(by) @ np.square(lengths))
     return found
 
 
 def _single(stack: Stack, rows: Vector | None = None) -> bool:
-    """Tell whether single precision holds the factors, what multiplies them, and sums of them."""
+    """Tell whether single precision can hold the factors, their multipliers and their sums."""
     held: bool = np.result_type(*stack.left, *stack.right).itemsize <= 4
     return held and _within(stack.by, _LARGE**2) and (rows is None or _within(rows, _LARGE))
 
@@ -182,10 +183,10 @@ def _within(sizes: Vector, bound: float) -> bool:
 
 
 def _tiles(side: Side, step: int) -> Iterator[Matrix]:
-    """Yield a stacked matrix in float64, some columns at a time, in one buffer."""
+    """Yield a stacked matrix in float64, some columns at a time, all in one buffer."""
     height, width = sum(map(len, side)), side[0].shape[1]
     buffer = np.empty((height, min(step, width)))
-    if not side[0].flags.c_contiguous:  # what lies together is copied together
+    if not side[0].flags.c_contiguous:  # the same layout, so that copies are contiguous
         buffer = np.empty(buffer.shape[::-1]).T
     for start in range(0, width, step):
         stop = min(width, start + step)
@@ -211,7 +212,7 @@ def _across(one: Side, other: Side) -> Matrix:
 
 
 def _times(by: Matrix, side: Side, dtype: type) -> Array:
-    """Return sums of the rows of a stacked matrix, in a matrix that lies as they do."""
+    """Return linear combinations of the rows of a stacked matrix, in its memory layout."""
     shape, flat = (len(by), side[0].shape[1]), side[0].flags.c_contiguous
     found = np.zeros(shape, dtype) if flat else np.zeros(shape[::-1], dtype).T
     at = 0
@@ -224,7 +225,7 @@ def _times(by: Matrix, side: Side, dtype: type) -> Array:
 
 
 def _groups(ranks: Sequence[int]) -> list[list[int]]:
-    """Return the points in groups of not too many ranks together."""
+    """Return the points in groups of limited total rank."""
     groups: list[list[int]] = []
     room = 0
     for j, rank in enumerate(ranks):
@@ -237,7 +238,7 @@ def _groups(ranks: Sequence[int]) -> list[list[int]]:
 
 
 def _summed(products: Matrix, rows: Sequence[int], columns: Sequence[int]) -> Matrix:
-    """Return the sums over blocks of so many rows and columns."""
+    """Return the sums over blocks with these numbers of rows and columns."""
     summed: Matrix = np.add.reduceat(
         np.add.reduceat(products, _starts(rows), axis=0), _starts(columns), axis=1
     )

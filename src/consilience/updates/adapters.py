@@ -1,10 +1,10 @@
 """Adapters: low-rank updates ΔW = s·B·A of a model's matrices, sent as their factors A and B.
 
-The factors mean nothing by themselves: B·R and R⁻¹·A are the same adapter for any invertible R, and
-those of another rank have another shape. So a pair of factors is read as one tensor, the product,
-of which no more is ever formed than somebody looks at. Adapters of different ranks then have the
-same structure, and are compared as updates are. What else is sent with an adapter (biases, whole
-layers) are tensors like any others.
+The factors mean nothing by themselves: B·R and R⁻¹·A make the same ΔW for any invertible R, and
+factors of another rank have another shape. So a pair of factors is read as one tensor, their
+product, of which only the requested coordinates are ever formed. Adapters of different ranks then
+have the same structure, and are compared like other updates. Whatever else comes with an adapter
+(biases, whole layers) is read as plain tensors.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from consilience.updates.usable import Updates
 T = TypeVar("T")
 
 STACK = "stack"
-PREFIX = "base_model.model."  # what PEFT puts before the names of the model's modules
-# x.lora_A.weight, x.lora_embedding_A, x.lora_B.bias; or with a name, x.lora_A.default.weight.
+PREFIX = "base_model.model."  # PEFT's prefix to the names of modules
+# x.lora_A.weight, x.lora_embedding_A, x.lora_B.bias; of a named adapter, x.lora_A.NAME.weight.
 _FACTOR = re.compile(
     r"(?P<module>.+)\.lora_(?:embedding_)?(?P<side>[AB])"
     r"(?P<adapter>\.(?!weight$|bias$)[^.]+)?(?P<kind>\.weight|\.bias)?",
     re.DOTALL,
 )
-# Methods that are no sum of products, by what PEFT calls their tensors.
+# Methods whose update is not s·B·A, by parts of PEFT's names for their tensors.
 _OTHERS = {
     "lora_magnitude_vector": "DoRA",
     "lora_E": "AdaLoRA",
@@ -56,15 +56,17 @@ _WRITTEN_OUT = re.compile(r"\^?[\w.\-]+")
 class LoRA:
     """What the factors of adapters mean: ΔW = s·B·A, with s = alpha/r, or alpha/√r with rsLoRA.
 
-    The consensus is meant as the parties' are.
+    The factors of the consensus mean the same.
 
     Args:
         alpha: PEFT's ``lora_alpha``; None: s is one.
         rslora: PEFT's ``use_rslora``.
-        alpha_pattern: another alpha for some modules, by the end of their names, or from ``^`` on.
-        rank: of the consensus: a number; "stack" for the exact sum, of the rank of all parties
-            together; None: the centre's, or the largest of those who count.
-        parties: what the factors of some parties mean, where that is something else.
+        alpha_pattern: another alpha for some modules, by the end of their names, or with ``^`` in
+            front by the whole name.
+        rank: of the consensus: a number; "stack" for the exact sum, whose rank is the sum of the
+            parties' ranks; None for the centre's rank, or without a centre for the largest rank of
+            the parties with more than half of the typical weight.
+        parties: what the factors of some parties mean, where it differs.
 
     >>> LoRA(alpha=16, parties={"bob": LoRA(alpha=32)}).rank is None
     True
@@ -80,8 +82,10 @@ class LoRA:
         alphas = (self.alpha, *self.alpha_pattern.values())
         for alpha in (a for a in alphas if a is not None):
             number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-            if not number or not 0 < abs(alpha) <= sys.float_info.max:  # of integers, too
-                raise ConsilienceError(f"alpha is a number, found {shown(repr(alpha))}")
+            if not number or not 0 < abs(alpha) <= sys.float_info.max:  # an int may be larger
+                raise ConsilienceError(
+                    f"alpha is a number, finite and not 0, found {shown(repr(alpha))}"
+                )
         whole = isinstance(self.rank, int) and not isinstance(self.rank, bool) and self.rank > 0
         if not (whole or self.rank in (None, STACK)):
             raise ConsilienceError(
@@ -91,7 +95,7 @@ class LoRA:
             _ending(key)
 
     def scale(self, module: str, rank: int) -> float:
-        """Return s for a module's factors of some rank."""
+        """Return s for factors of this rank in a module."""
         alpha = matched(self.alpha_pattern, module, self.alpha)
         if alpha is None:
             return 1.0
@@ -103,7 +107,10 @@ class LoRA:
 
 
 def meaning(said: LoRA | str) -> LoRA:
-    """Return what factors mean, by name: where all parties have the same alpha, it may be any."""
+    """Return what factors mean, also given by name.
+
+    A name stands for alpha = 1: if all parties have the same alpha, its value does not matter.
+    """
     if isinstance(said, LoRA):
         return said
     if said in ("lora", "rslora"):
@@ -114,13 +121,15 @@ def meaning(said: LoRA | str) -> LoRA:
 
 
 def are_factors(names: Iterable[str]) -> bool:
-    """Tell whether among the names of tensors there are those of LoRA's factors."""
+    """Tell whether any of these names of tensors is that of a LoRA factor."""
     return any(_FACTOR.fullmatch(name) for name in names)
 
 
 def _ending(key: str) -> tuple[str, bool]:
-    """Return the name a pattern is about, and whether it is the whole name. PEFT takes any regular
-    expression; one that a stranger wrote can take for ever."""
+    """Return the name in a pattern, and whether it is a whole name, not only the end of one.
+
+    PEFT takes any regular expression, but a stranger's may run for ever.
+    """
     plain = re.sub(r"\\(\W)", r"\1", key)
     if not _WRITTEN_OUT.fullmatch(plain):
         raise ConsilienceError(
@@ -131,7 +140,7 @@ def _ending(key: str) -> tuple[str, bool]:
 
 
 def matched(pattern: Mapping[str, T], module: str, otherwise: T) -> T:
-    """Return what a pattern of PEFT has for a module: the first entry that means it counts."""
+    """Return a PEFT pattern's value for a module: that of the first entry that matches."""
     for key, value in pattern.items():
         name, whole = _ending(key)
         if module == name or (not whole and module.endswith(f".{name}")):
@@ -141,49 +150,49 @@ def matched(pattern: Mapping[str, T], module: str, otherwise: T) -> T:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """s·B·A as a flat array: it slices like one, and what is asked for is formed."""
+    """s·B·A as a flat array, of which only the requested coordinates are formed."""
 
-    module: str  # as PEFT's patterns know it
+    module: str  # its name in PEFT's patterns
     left: Tensor  # B, read as (out, r)
     right: Tensor  # A, read as (r, in)
     scale: float
-    paths: tuple[Path, Path]  # where B and A lie in the update
+    paths: tuple[Path, Path]  # of B and A in the update
 
     @property
     def embedding(self) -> bool:
-        """Tell whether the module is a table, the transpose of the product."""
+        """Whether the module is an embedding, whose weight is the transpose of the product."""
         return ".lora_embedding_" in self.paths[0][0]
 
     @property
     def rank(self) -> int:
-        """Return r."""
+        """The rank r."""
         return self.right.shape[0]
 
     @property
     def width(self) -> int:
-        """Return the number of columns."""
+        """The number of columns."""
         return self.right.size // self.rank
 
     @property
     def height(self) -> int:
-        """Return the number of rows."""
+        """The number of rows."""
         return self.left.shape[0]
 
     @property
     def numbers(self) -> int:
-        """Return how many numbers the factors have."""
+        """How many numbers the factors have."""
         return self.left.size + self.right.size
 
     def factors(self, room: Array | None = None) -> tuple[Array, Array]:
-        """Return B (out, r) and A (r, in), as floats; those of files in the room, if that is what
-        they are."""
+        """Return B (out, r) and A (r, in) as floats. Factors in files are read into ``room``, if
+        they have its dtype."""
         cut = self.left.size
         left = _read(self.left, None if room is None else room[:cut])
         right = _read(self.right, None if room is None else room[cut:])
         return left.reshape(self.height, self.rank), right.reshape(self.rank, self.width)
 
     def faulty(self) -> tuple[int, float] | None:
-        """Return the first number of the factors that cannot be used, and its place there."""
+        """Return the position in its factor and the value of the first unusable number, or None."""
         return self.left.faulty() or self.right.faulty()
 
     def __getitem__(self, span: slice | Positions) -> Array:
@@ -204,7 +213,7 @@ def _read(factor: Tensor, room: Array | None) -> Array:
 
 
 class Bias(NamedTuple):
-    """A bias of B as it was sent; s multiplies it as it does B."""
+    """A bias of B as it was sent. Like B, it is multiplied by s."""
 
     module: str  # the name of the product
     sent: Tensor
@@ -219,9 +228,11 @@ def check_whole(*patterns: object) -> None:
 
 
 def parse_adapters(updates: Any, center: Any, lora: LoRA, around: LoRA | None = None) -> Updates:
-    """Read the adapters of a round, a product for each pair of factors; those that cannot be used
-    are rejected, as by `parse`. The containers are those in which the factors were sent. ``around``
-    is what the factors of the centre mean, if something else."""
+    """Read the adapters of a round, with a product for each pair of factors.
+
+    Unusable adapters are rejected, as by `parse`. The trees are those of the factors as sent.
+    ``around`` is what the centre's factors mean, if it differs.
+    """
     trees: dict[str, Tree] = {}
     found: dict[str, Any] = {}
     for party, update in named(updates).items():
@@ -230,7 +241,7 @@ def parse_adapters(updates: Any, center: Any, lora: LoRA, around: LoRA | None = 
             found[party] = products(leaves, lora.of(party))
         except UpdateError as error:
             found[party] = error
-        except Exception as error:  # whatever a stranger's object raises costs nobody else
+        except Exception as error:  # a foreign object may raise anything; only its own party pays
             found[party] = UpdateError(f"it cannot be read ({told(error)})")
     base = None if center is None else products(flatten(center)[0], around or lora)
     read = parse(found, base)
@@ -238,7 +249,7 @@ def parse_adapters(updates: Any, center: Any, lora: LoRA, around: LoRA | None = 
 
 
 def products(leaves: Leaves, lora: LoRA) -> dict[str, Tensor]:
-    """Return the tensors of an adapter by name, a product for each pair of factors."""
+    """Return the tensors of an adapter by name, with a product for each pair of factors."""
     found: dict[str, Tensor] = {}
     sides: dict[str, dict[str, tuple[Path, Tensor]]] = {}
     modules: dict[str, str] = {}
@@ -262,7 +273,7 @@ def products(leaves: Leaves, lora: LoRA) -> dict[str, Tensor]:
         if key in found:
             raise UpdateError(f"'{shown(key)}' is a tensor and a module with factors")
         found[key] = _product(modules[key], pair, lora)
-    for name, (key, leaf) in biases.items():  # of B: it is multiplied by s, as B is
+    for name, (key, leaf) in biases.items():  # multiplied by s, like B
         if key not in sides:
             raise UpdateError(f"tensor '{shown(name)}' belongs to no factors")
         values = found[key].storage.scale * leaf.flat().floats(0, leaf.size).astype(np.float64)
@@ -314,7 +325,7 @@ def _check_linear(name: str) -> None:
 
 
 def factored(updates: Updates) -> Updates:
-    """Return the same adapters with the tensors that were sent, of whatever rank."""
+    """Return the same adapters with the tensors as they were sent, of whatever rank."""
 
     def sent(leaves: Leaves) -> Leaves:
         found: Leaves = {}

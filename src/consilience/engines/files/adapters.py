@@ -6,7 +6,7 @@ Only the factors of the current modules are in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ from consilience.updates.usable import Updates
 Found = Mapping[str, peft.StoredAdapter | UpdateError]
 _BLOCK = 1 << 20  # numbers of a model formed or copied at once
 METADATA = {"format": "pt"}  # as PEFT writes it for factors
-_BASE = ".base_layer."  # in the names of tensors that PEFT has wrapped
+_BASE = ".base_layer."  # in PEFT's names for tensors of layers that it wrapped
 
 
 class FolderOfFactors(Adapters):
-    """An engine over PEFT folders whose value is a PEFT folder."""
+    """An engine over PEFT folders; its value is a PEFT folder."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class FolderOfFactors(Adapters):
 
 
 class IntoBase(FolderOfFactors):
-    """An engine over PEFT folders whose value is their base model with the update added."""
+    """An engine over PEFT folders; its value is their base model with the update added."""
 
     def __init__(
         self,
@@ -130,7 +130,10 @@ class IntoBase(FolderOfFactors):
     ) -> None:
         super().__init__(found, center, output, meter, STACK if rank is None else rank)
         self.base, self.metadata = base, METADATA | base.metadata
-        self._turned = {path: self._is_turned(path) for path in self.modules}
+        # Most of the accepted decide, or the centre: unsaid is false, as PEFT has it.
+        voters = [self.adapters[party] for party in self.parties] if center is None else [center]
+        turned = 2 * sum(bool(one.config.get("fan_in_fan_out")) for one in voters) > len(voters)
+        self._turned = {path: self._is_turned(path, turned) for path in self.modules}
         for path in self.updates.leaves[0]:
             if path not in self._turned:
                 self._check_plain(path)
@@ -147,33 +150,36 @@ class IntoBase(FolderOfFactors):
         if self._turned[path]:
             left, right = right.T, left.T
         name = self._matrix(path)
+        before = self.base.tensors[name]
         height, width = len(left), right.shape[1]
         rows = max(1, _BLOCK // width)
         for start in range(0, height, rows):
             stop = min(height, start + rows)
-            self._add(name, (left[start:stop] @ right).reshape(-1), start * width)
+            self._add(before, name, (left[start:stop] @ right).reshape(-1), start * width)
 
     def room(self, path: Key) -> Storage:
-        """Return the place of a tensor beside the factors: that of the base's tensor."""
+        """Return the place of a tensor beside the factors: that of the same tensor of the base."""
         name = self._name(path)
         if isinstance(self.updates.leaves[0][path].storage, np.ndarray):  # a bias of B
             return Adapters.room(self, path)
         if name in map(self._matrix, self.modules):
-            return Nowhere(self.base.tensors[name].size)  # the caller's base counts, not parties'
+            return Nowhere(self.base.tensors[name].size)  # not the parties' copy of the base
         like = self._leaf(self._plain.template, path)
         return _Converted(self.place(name), like.dtype, self.base.tensors[name].dtype)
 
     def finish(self, weights: Vector) -> Path | None:
         """Copy the rest of the base, and give the output its name."""
         self.elect(weights)
-        changed = {self._matrix(path) for path in self.modules} | {
-            self._name(path) for path in self._plain.leaves[0]
-        }
-        for path, (_, values) in self.biases().items():
-            by = self._scale((self.updates.leaves[0][path].source.module,))
-            self._add(self._name(path), by * values, 0)
-        for name in self.base.tensors if self.output else ():
-            if name not in changed:
+        if self.output is not None:
+            biases = {path: self._name(path) for path in self.biases()}
+            trained = {self._name(path) for path in self._plain.leaves[0] if path not in biases}
+            for path, name in biases.items():
+                before = self.base.tensors[name]
+                if name in trained:  # the layer's own bias, beside that of B
+                    before = replace(before, storage=self.place(name))
+                self._add(before, name, self._value[path], 0)
+            changed = {*map(self._matrix, self.modules), *trained, *biases.values()}
+            for name in (name for name in self.base.tensors if name not in changed):
                 self._copy(name)
         return self.committed(weights)
 
@@ -188,11 +194,10 @@ class IntoBase(FolderOfFactors):
         name = str(path[0]).removeprefix(PREFIX).replace(_BASE, ".")
         return f"{name.removesuffix('.lora_B.bias')}.bias" if ".lora_B.bias" in name else name
 
-    def _is_turned(self, path: Key) -> bool:
-        """Tell whether the base holds the transpose of a matrix; raise if neither fits."""
+    def _is_turned(self, path: Key, linear: bool) -> bool:
+        """Tell whether the base holds a matrix transposed; raise if it holds none that fits."""
         product, name = self._product(0, path), self._matrix(path)
-        config = next(iter(self.adapters.values())).config
-        turned = product.embedding or bool(config.get("fan_in_fan_out"))
+        turned = product.embedding or linear
         shape = self._leaf(0, path).shape
         expected = shape[::-1] if turned else shape
         if name not in self.base.tensors:
@@ -215,10 +220,10 @@ class IntoBase(FolderOfFactors):
                 f"one of shape {leaf.shape}"
             )
 
-    def _add(self, name: str, values: Array, start: int) -> None:
-        base, place = self.base.tensors[name], self.place(name)
+    def _add(self, before: Tensor, name: str, values: Array, start: int) -> None:
         stop = start + len(values)
-        place[start:stop] = stored(base.floats(start, stop) + values, base.dtype)
+        summed = before.floats(start, stop) + values
+        self.place(name)[start:stop] = stored(summed, before.dtype)
 
     def _copy(self, name: str) -> None:
         base, place = self.base.tensors[name], self.place(name)
@@ -243,8 +248,8 @@ class _Converted:
 
 
 def _parsed(found: Found, center: peft.StoredAdapter | None, lora: LoRA) -> Updates:
-    """Return the adapters as updates; reject those for another base, and those whose ranks are not
-    as configured."""
+    """Return the adapters as updates; reject those for another base, and those whose ranks differ
+    from their configuration."""
     sound = {p: a for p, a in found.items() if isinstance(a, peft.StoredAdapter)}
     odd = peft.disagreements(sound, center)
     given: dict[str, Any] = {}

@@ -64,6 +64,8 @@ def _open_file(path: Path, files: ExitStack, kept: int) -> StoredModel:
             "where it is trusted: "
             "safetensors.torch.save_file(torch.load(old, weights_only=True), new)"
         )
+    if kind not in {".npz", ".safetensors"} and not path.exists():
+        raise UpdateError(f"{shown(path)}: there is no such file or folder")
     if kind not in {".npz", ".safetensors"}:
         raise UpdateError(f"{shown(path)}: expected .safetensors, .npz or a folder of .safetensors")
     file = File(path, kept)

@@ -184,11 +184,11 @@ def configuration(
     for key in _KEPT:
         votes: dict[str, float] = {}
         for config, weight in zip(configs, weights, strict=True):
-            if config.get(key) is not None:
-                said = _text(config[key])
-                votes[said] = votes.get(said, 0.0) + weight
-        if votes:
-            found[key] = json.loads(max(votes, key=lambda said: votes[said]))
+            said = _text(config.get(key))  # who says nothing votes for that
+            votes[said] = votes.get(said, 0.0) + weight
+        chosen = json.loads(max(votes, key=lambda said: votes[said]))
+        if chosen is not None:
+            found[key] = chosen
     return (json.dumps(found, indent=2, sort_keys=True) + "\n").encode()
 
 
