@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "typer", "rich", "safetensors", "pandas", "scipy.optimize", "scipy.sparse"}
+HEAVY = {"torch", "typer", "rich", "safetensors", "pandas", "scipy"}
 PROBE = """
 import sys
 before = set(sys.modules)

@@ -55,8 +55,8 @@ def mean_weight(*args, **how):
     return np.mean([weight_of(*args, seed=seed, **how) for seed in SEEDS])
 
 
-@pytest.mark.parametrize("bias", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("bad", [1, 2, 3, 4])
+@pytest.mark.parametrize("bias", [0.5, 2.0])
+@pytest.mark.parametrize("bad", [1, 2, 4])
 def test_a_new_name_every_round_is_no_better_than_no_memory(bad, bias):
     found = mean_weight(bad, renamed(), bias=bias)
     without = mean_weight(bad, renamed(), bias=bias, memory=False)

@@ -58,7 +58,8 @@ class Consensus(Shown):
             [shown(p), f"{self.weights[p]:.3g}", f"{self.noise[p]:.3g}", reasons.get(p, "")]
             for p in parties
         ]
-        title = f"Consensus of {len(self.parties)} parties" + (f", {bad} rejected" if bad else "")
+        heard = "1 party" if len(self.parties) == 1 else f"{len(self.parties)} parties"
+        title = f"Consensus of {heard}" + (f", {bad} rejected" if bad else "")
         return Summary(title, ("party", "weight", "noise", "why"), rows, self.caveats)
 
     @property

@@ -17,7 +17,7 @@ import numpy as np
 from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.beliefs import Beliefs, Estimator, Given, with_centre
 from consilience.consensus import Consensus
-from consilience.errors import ConsilienceError
+from consilience.errors import ConsilienceError, check_argument
 from consilience.estimators.catalogue import Method
 from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.estimators.judgement import Judgement
@@ -116,6 +116,7 @@ def deliberate(
     ``trusted_counts``: sample counts are verified, not mere claims; ``require``: what the round
     must have to count. If it does not count, nothing is formed or remembered.
     """
+    check_known(memory, require)
     random = np.random.default_rng(seed)
     round = _Round(engine, dict(seconds or {}), trusted_counts, require or Require())
     if isinstance(method, TrimmedMean):
@@ -124,6 +125,12 @@ def deliberate(
         if not hasattr(method, asked):
             raise _mistaken(method, f"does not say whether it {asked}", f"{asked} = True or False")
     return round.weighed(method, memory, sample_counts, random, exact=exact)
+
+
+def check_known(memory: Memory | None, require: Require | None) -> None:
+    """Raise if these are not what they should be, as a path or a mapping is not."""
+    check_argument("memory", memory, Memory, "a Memory (a file: Memory.load(path))")
+    check_argument("require", require, Require, "a Require, such as Require(parties=3)")
 
 
 class _Round:

@@ -1,6 +1,7 @@
 """What can go wrong, in words a caller can act on."""
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class ConsilienceError(ValueError):
@@ -33,3 +34,9 @@ class RecordFileError(ConsilienceError):
 
 class TableError(ConsilienceError):
     """A table of ratings cannot be used: which, where in it, and what was expected."""
+
+
+def check_argument(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> None:
+    """Raise if an argument is given and is not of this kind."""
+    if value is not None and not isinstance(value, kind):
+        raise ConsilienceError(f"{name}: expected {expected}, found {type(value).__name__}")

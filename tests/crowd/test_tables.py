@@ -233,7 +233,10 @@ def test_the_command_shows_truths_and_names_faults(tmp_path, monkeypatch):
         code, output = run(*words)
         assert code == 2
         assert expected in output
-    assert Path("r.csv").read_bytes() == before
+    for mark, told in ((b";", "';'"), (b"\t", r"'\t'")):
+        Path("r.csv").write_bytes(before.replace(b",", mark))
+        assert f"is the separator {told}? A .csv has ','" in run(*OPTIONS)[1]
+    Path("r.csv").write_bytes(before)
     assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
 
 

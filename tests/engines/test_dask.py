@@ -127,7 +127,7 @@ def test_who_cannot_be_walked_through_costs_itself_alone(cluster):
         aggregate_shards(client, [partial(shards.failing, n) for n in range(2)])
 
 
-@pytest.mark.parametrize("method", ["coordinate-median", "trimmed-mean", cs.TrimmedMean(0.4)])
+@pytest.mark.parametrize("method", ["coordinate-median", cs.TrimmedMean(0.4)])
 def test_coordinatewise_rules_equal_those_in_process(cluster, method):
     client, _ = cluster
     found = aggregate_shards(client, loads(), method, exact=True)

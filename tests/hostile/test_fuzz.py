@@ -1,4 +1,4 @@
-"""The fuzzer for 200 cases, and the fuzzer itself: it sees what it is there to see."""
+"""The fuzzer for 100 cases, and the fuzzer itself: it sees what it is there to see."""
 
 import os
 import re
@@ -26,12 +26,12 @@ def fuzz(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.integration
-def test_two_hundred_cases_of_hostile_input():
-    found = fuzz("--seconds", "1e9", "--cases", "200", "--seed", "7")
+def test_a_hundred_cases_of_hostile_input():
+    found = fuzz("--seconds", "1e9", "--cases", "100", "--seed", "7")
     assert found.returncode == 0, found.stderr[-20_000:]
     told = re.match(r"(\d+) cases in \d+ s \((.*)\), 0 failures", found.stdout)
     assert told, found.stdout
-    assert int(told[1]) == 200
+    assert int(told[1]) == 100
     for kind in (
         "updates",
         "safetensors",

@@ -66,7 +66,7 @@ def test_a_data_frame_that_is_not_all_numbers_is_refused(X, frame):
 
 
 def test_parties_of_the_same_name(X):
-    with pytest.raises(cs.UpdateError, match="same id"):
+    with pytest.raises(cs.UpdateError, match="the id 'a'"):
         cs.aggregate(pd.DataFrame(X, index=list("aabcd")))
 
 

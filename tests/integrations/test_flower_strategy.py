@@ -259,8 +259,9 @@ def test_ids_from_replies():
     parties = {101: honest(0, **{"partition-id": 0}), 102: honest(1, **{"partition-id": 1})}
     parties |= {103: honest(2, **{"partition-id": 2})}
     chosen = strategy(party_key="partition-id")
-    chosen.start(LocalGrid(parties), initial(), num_rounds=1)
+    result = chosen.start(LocalGrid(parties), initial(), num_rounds=1)
     assert set(chosen.consensus.weights) == {"0", "1", "2"}
+    assert "partition-id" not in result.train_metrics_clientapp[1]  # a median of ids says nothing
 
 
 def test_an_id_cannot_be_taken_from_another_nor_left_behind():
@@ -345,8 +346,21 @@ def test_it_takes_fedavgs_arguments_in_fedavgs_places():
         3,
         "weight",
     )
-    with pytest.raises(cs.ConsilienceError, match="unknown method"):
-        ConsilienceStrategy(method="no such")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"method": "no such"}, "unknown method"),
+        ({"memory": "memory.npz"}, "expected a Memory"),
+        ({"require": {"parties": 3}}, "expected a Require"),
+        ({"min_good": "3"}, "expected a whole number, found str"),
+    ],
+)
+def test_mistakes_are_told_before_the_first_round(wrong, expected):
+    with pytest.raises(cs.ConsilienceError, match=expected):
+        ConsilienceStrategy(**wrong)
+    ConsilienceStrategy(min_good=np.int64(3))  # a whole number as well
 
 
 def test_sample_counts_can_be_left_out():
@@ -384,7 +398,8 @@ def test_replies_that_no_round_asked_for_are_aggregated():
     assert chosen.aggregate_evaluate(1, by_hand(*losses))["loss"] == 0.2
 
 
-def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path):
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "flwr")
     settings = {"checkpoint": tmp_path / "run", "record": tmp_path / "run.jsonl"}
     bad = sends(noisy(7, about=-3.0)), sends({})
     heard: list[int] = []
@@ -402,6 +417,10 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path):
     result = second.start(federation(*bad), initial(), num_rounds=5, evaluate_fn=evaluate)
     assert heard == [3, 4, 5]
     assert list(result.train_metrics_clientapp) == [4, 5]
+    assert f"Record: {tmp_path / 'run.jsonl'}" in caplog.text
+    assert "Nothing is left" not in caplog.text
+    strategy(**settings).start(federation(*bad), initial(), num_rounds=5)
+    assert "Nothing is left to do" in caplog.text
     assert second.memory.rounds == 5
     assert second.rounds.rejections["16"]["times"] == 5
     assert [r.round for r in Record.read(settings["record"])] == [1, 2, 3, 4, 5]

@@ -1,6 +1,7 @@
 """Trees of tensors in and out, and who is turned away why."""
 
 import logging
+import math
 import re
 from collections import OrderedDict, defaultdict, namedtuple
 
@@ -183,7 +184,10 @@ BAD = {
         r"'bias': .*float8_e4m3fn",
     ),
     "no data": (lambda u: spoil(u, "bias", torch.zeros(2, device="meta")), r"'bias': .*meta"),
-    "one tensor": (lambda u: u["weight"], r"'weight' is missing"),
+    "one tensor": (
+        lambda u: u["weight"],
+        r"expected a container with tensor 'weight', found one tensor",
+    ),
     "nothing": (lambda u: {}, r"'weight' is missing, tensor 'bias' is missing"),
     "no update": (lambda u: None, r"the update: expected a tensor, found NoneType"),
 }
@@ -215,19 +219,28 @@ def test_a_bad_update_is_rejected_by_name_with_a_reason(random, caplog, case, me
 @pytest.mark.parametrize(
     ("eve", "reason"),
     [
-        ([1, 2], "the update has 2 numbers, expected 3"),
-        ([1, 2, 3, 4.5], "the update has 4 numbers, expected 3"),
-        ((1,), "the update has 1 number, expected 3"),
-        ([], "the update has 0 numbers, expected 3"),
-        ([1, 2, [3]], "tensor '2' is missing, tensor '2.0' is not expected"),
+        ([1, 2], "the update has shape (2,), expected (3,)"),
+        ((1, 2.0, 3, 4.5), "the update has shape (4,), expected (3,)"),
+        ([], "the update has shape (0,), expected (3,)"),
+        ([1, math.nan, 3], "the update holds nan at position 1"),
+        ([1, 2, [3]], "expected one tensor, found a container with tensor '0'"),
     ],
 )
-def test_a_list_of_numbers_is_one_vector_in_what_is_said_of_it(eve, reason):
-    found = cs.aggregate({"ann": [1, 2, 3], "bob": [1, 2, 4], "eve": eve}, "mean")
-    assert found.rejected == {"eve": reason}
-    inner = {"ann": {"w": [1, 2, 3]}, "bob": {"w": [1, 2, 4]}, "eve": {"w": eve}}
-    said = reason.replace("the update", "tensor 'w'").replace("r '2", "r 'w.2")
-    assert cs.aggregate(inner, "mean").rejected == {"eve": said}
+def test_a_list_of_numbers_is_one_tensor(eve, reason):
+    updates = {"ann": [1, 2, 3], "bob": np.array([1.0, 2.0, 4.0]), "eve": eve}
+    assert cs.aggregate(updates, "mean").rejected == {"eve": reason}
+    inner = {party: {"w": update} for party, update in updates.items()}
+    said = cs.aggregate(inner, "mean").rejected["eve"]
+    if "container" in reason:
+        assert said.startswith("tensor 'w' is missing, tensor 'w.0' is not expected")
+    else:
+        assert said == reason.replace("the update", "tensor 'w'")
+
+
+def test_a_list_of_numbers_comes_back_as_one():
+    found = cs.aggregate({"ann": {"w": (1, 2)}, "bob": {"w": (1, 3)}}, "mean")
+    assert repr(found.value) == "{'w': (1.0, 2.5)}"
+    assert repr(cs.aggregate([[1, 2], [1, 4]], "mean").value) == "[1.0, 3.0]"
 
 
 def test_many_differences_are_counted(random):
@@ -312,7 +325,7 @@ def test_a_bad_centre_is_the_callers_mistake(random):
     for center, problem in [
         (np.array([0, np.nan]), "NaN, inf"),
         ("zero", "expected a tensor, found str"),
-        (np.zeros(3), r"every update was rejected.*expected \(3,\)"),
+        (np.zeros(3), r"every update differs from the centre.*expected \(3,\)"),
         (np.full(2, 1e200), r"above 1e\+50"),
     ]:
         with pytest.raises(cs.UpdateError, match=problem):
@@ -327,7 +340,7 @@ def test_ids_are_text():
 
 
 def test_ids_that_read_the_same():
-    with pytest.raises(cs.UpdateError, match="same id"):
+    with pytest.raises(cs.UpdateError, match="the id '1'"):
         cs.aggregate({1: np.ones(2), "1": np.zeros(2)})
 
 
@@ -377,3 +390,48 @@ def test_plain_numbers_in_a_list_are_real_numbers(kind):
     np.testing.assert_allclose(found.value, [7.1 / 3, 1 / 3, 14.9 / 3])
     steps = {party: {"w": [float(j)], "steps": 5 + j} for j, party in enumerate(sent)}
     assert cs.aggregate(steps, "mean").value["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (
+            {"memory": "m.npz"},
+            r"memory: expected a Memory \(a file: Memory.load\(path\)\), found str",
+        ),
+        ({"require": {"parties": 3}}, r"require: expected a Require, .* found dict"),
+        ({"record": 5}, "record: expected a Record or a path, found int"),
+        ({"method": "Pairwise"}, "unknown method 'Pairwise': did you mean 'pairwise'"),
+        ({"method": "coordinate_median"}, "did you mean 'coordinate-median'"),
+        ({"method": "fedavg"}, "did you mean 'mean'"),
+    ],
+)
+def test_a_mistaken_argument_is_named_with_what_was_meant(more, expected):
+    with pytest.raises(cs.ConsilienceError, match=expected):
+        cs.aggregate([[1, 2], [1, 3], [1, 4]], **more)
+
+
+@pytest.mark.parametrize(
+    ("updates", "more", "expected"),
+    [
+        ([np.zeros(0)] * 3, {}, "the updates are empty"),
+        ([[1, 2]] * 3, {"center": [1, 2, 3]}, "every update differs from the centre"),
+        ({1: [1, 2], "1": [1, 2]}, {}, "two parties have the id '1' once written as text"),
+        ([torch.nn.Linear(2, 2)] * 2, {}, r"found Linear: give its state_dict\(\)"),
+        ([torch.nn.Linear(2, 2).parameters()] * 2, {}, r"found generator: give a list of it"),
+        (["a.npz", "b.npz"], {}, "found str; models in files: aggregate_files"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_with_what_can(updates, more, expected):
+    with pytest.raises(cs.ConsilienceError, match=expected):
+        cs.aggregate(updates, "mean", **more)
+
+
+def test_a_number_beyond_the_limit_is_told_with_the_limit():
+    found = cs.aggregate([[1.0, 2], [1.0, 2], [1.0, 1e300]], "mean")
+    assert found.rejected == {"2": "the update holds 1e+300 at position 1, beyond 1e+50"}
+
+
+def test_counts_of_parties_that_sent_nothing_are_told(caplog):
+    cs.aggregate({"ann": [1, 2], "bob": [1, 3]}, "mean", sample_counts={"ann": 3, "zed": 1})
+    assert "sample counts of parties without an update: zed" in caplog.text

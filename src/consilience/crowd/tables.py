@@ -172,8 +172,22 @@ def _places(source: str, present: Sequence[Any], names: tuple[str, ...]) -> list
             if len(present) > _LISTED:
                 there += f" and {len(present) - _LISTED} more"
             found = "no column" if times == 0 else f"{times} columns"
-            raise TableError(f"{source}: {found} called {_quoted(name)}; the columns are {there}")
+            raise TableError(
+                f"{source}: {found} called {_quoted(name)}; the columns are {there}"
+                f"{_other_separator(present)}"
+            )
     return [present.index(name) for name in names]
+
+
+def _other_separator(present: Sequence[Any]) -> str:
+    """Return a hint if the only column looks like several."""
+    only = present[0] if len(present) == 1 and isinstance(present[0], str) else ""
+    marks = (
+        f": is the separator {mark!r}? A .csv has ',', a .tsv tabs"
+        for mark in ";,\t|"
+        if mark in only
+    )
+    return next(marks, "")
 
 
 def _quoted(name: Any) -> str:

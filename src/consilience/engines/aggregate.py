@@ -17,7 +17,7 @@ from consilience.engines.device import Device, devices, on_this_machine
 from consilience.engines.files.engine import in_pieces
 from consilience.engines.files.spool import are_stored
 from consilience.engines.in_process import InProcess
-from consilience.errors import ConsilienceError, RecordFileError
+from consilience.errors import ConsilienceError, RecordFileError, check_argument
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.memory import Memory
 from consilience.record import Record
@@ -80,12 +80,13 @@ def aggregate(
 
     >>> import consilience as cs
     >>> consensus = cs.aggregate({"ann": [1.0, 2], "bob": [1.1, 2], "eve": [70, 80], "zoe": [1.0]})
-    >>> [round(float(number), 1) for number in consensus.value]
+    >>> [round(number, 1) for number in consensus.value]
     [1.1, 2.0]
     >>> consensus.rejected
-    {'zoe': 'the update has 1 number, expected 2'}
+    {'zoe': 'the update has shape (1,), expected (2,)'}
     """
     chosen = resolve(method)
+    check_argument("record", record, (Record, str, os.PathLike), "a Record or a path")
     started = perf_counter()
     lora = None if adapters is None else meaning(adapters)
     if lora is None:
@@ -155,6 +156,10 @@ def _counts(
         raise ConsilienceError(
             f"{len(updates.given)} updates but {len(sample_counts)} sample counts"
         )
+    strangers = sorted(given.keys() - set(updates.given))
+    if strangers:
+        named = ", ".join(map(shown, strangers[:5])) + (", …" if len(strangers) > 5 else "")
+        log.warning("sample counts of parties without an update: %s", named)
     said = {party: _count(given[party]) for party in updates.parties if party in given}
     if said and all(count == 0 for count in said.values()):
         return None, {}  # nobody gave a count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from consilience.beliefs import Estimator
 from consilience.errors import ConsilienceError
@@ -50,6 +51,9 @@ _METHODS: dict[str, tuple[Callable[[], Method], str]] = {
     "pairwise": (Pairwise, "most pairs are independent, copies one voice (the default)"),
 }
 
+# What others call them.
+_ELSEWHERE = {"fedavg": "mean", "average": "mean", "median": "coordinate-median"}
+
 
 def methods() -> tuple[str, ...]:
     """Return the names that ``method=`` accepts.
@@ -79,7 +83,10 @@ def resolve(method: str | Method) -> Method:
             f"method is a name or an estimator such as IVAR(), found {type(method).__name__}"
         )
     if method not in _METHODS:
+        plain = method.lower().replace("_", "-")
+        near = [_ELSEWHERE[plain]] if plain in _ELSEWHERE else get_close_matches(plain, _METHODS, 1)
+        meant = f": did you mean '{near[0]}'? Or" if near else ";"
         raise ConsilienceError(
-            f"unknown method '{shown(method)}'; choose from {', '.join(_METHODS)}"
+            f"unknown method '{shown(method)}'{meant} choose from {', '.join(_METHODS)}"
         )
     return _METHODS[method][0]()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from consilience.consensus import Consensus
@@ -151,6 +152,10 @@ class ConsilienceStrategy(FedAvg):
     def summary(self) -> None:
         """Log how replies will be combined."""
         log.info("\t├──> Consilience: %s", self.rounds.method)
+        for name in ("record", "checkpoint"):
+            path = getattr(self.rounds, name)
+            if path is not None:  # in full: the server may run in a folder of its own
+                log.info("\t├──> %s: %s", name.capitalize(), shown(Path(path).absolute(), 1000))
         super().summary()
 
     def start(
@@ -177,6 +182,8 @@ class ConsilienceStrategy(FedAvg):
                 num_rounds,
                 self.rounds.checkpoint,
             )
+            if found.round >= num_rounds:
+                log.warning("Nothing is left to do: ask for more rounds, or name another folder")
         if self._spooled is not None:
             # A copy, as its arrays are released while replies come; the caller keeps its own.
             initial_arrays = ArrayRecord(dict(initial_arrays))
@@ -346,7 +353,8 @@ class ConsilienceStrategy(FedAvg):
         if combine is aggregate_metricrecords:  # FedAvg's default trusts everything
             sent = {party: replied.metrics(m.content) for party, m in messages.items()}
             combined = typical_metrics(sent, weights)
-            combined.pop(self.weighted_by_key, None)  # as FedAvg does
+            for key in (self.weighted_by_key, self._nodes.party_key or ""):  # not to be averaged
+                combined.pop(key, None)
             return MetricRecord(combined)
         try:
             found: MetricRecord = combine(

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from traceback import format_tb
 from typing import Any
@@ -20,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.consensus import Consensus
+from consilience.deliberation import check_known
 from consilience.engines.aggregate import aggregate
 from consilience.engines.alone import tried_alone
-from consilience.errors import ConsilienceError, UpdateError
+from consilience.errors import ConsilienceError, UpdateError, check_argument
 from consilience.estimators.catalogue import DEFAULT, Method, resolve
 from consilience.integrations.checkpoint import Checkpoint, CheckpointError, Tensors, fits, latest
 from consilience.integrations.tracking import check, send
@@ -142,7 +144,12 @@ class Rounds:
 
     def __post_init__(self) -> None:
         check(self.track)
-        resolve(self.method)  # report a mistake now, not after the first round
+        # Report a mistake now, not after the first round.
+        resolve(self.method)
+        check_known(self.memory, self.require)
+        check_argument(
+            "the least number of usable updates", self.minimum, Integral, "a whole number"
+        )
         if self.adapters not in (None, _AUTO):
             self.adapters = meaning(self.adapters)
             if self.step is not None:

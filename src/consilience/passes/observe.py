@@ -13,7 +13,7 @@ from consilience.evidence import FARTHEST, Block, Evidence, Layers
 from consilience.passes import loops
 from consilience.passes.parallel import cores, in_order, stripes
 from consilience.passes.sampling import SMALL, sampled_spans
-from consilience.updates.tensors import Storage
+from consilience.updates.tensors import LARGEST, Storage
 from consilience.updates.trees import Leaves, Path, show
 from consilience.updates.usable import Piece, Updates
 
@@ -134,7 +134,8 @@ def screened(updates: Updates, suspects: Array | None = None) -> Updates:
         for path in updates.floats:
             found = leaves[path].faulty()
             if found is not None:
-                return f"{show(path)} holds {found[1]} at position {found[0]}"
+                beyond = f", beyond {LARGEST:g}" if np.isfinite(found[1]) else ""
+                return f"{show(path)} holds {found[1]} at position {found[0]}{beyond}"
         return None
 
     reasons = in_order(unusable, [updates.leaves[j] for j in looked_at])

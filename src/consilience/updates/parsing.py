@@ -68,7 +68,7 @@ def parse(
     rejected |= differing
     log_rejected(rejected)
     if not leaves:
-        raise nobody_left(rejected)
+        raise nobody_left(rejected, unlike_center=expected is not None)
     good = tuple(leaves)
     _check_floats(leaves[good[0]])
     judged = None if evidence is None else _judged(leaves[good[0]], evidence)
@@ -155,6 +155,8 @@ def _agreeing(
 def _check_floats(leaves: Leaves) -> None:
     if not any(leaf.size for leaf in leaves.values() if leaf.kind == "float"):
         kinds = sorted({leaf.dtype for leaf in leaves.values()})
+        if any(leaf.kind == "float" for leaf in leaves.values()):
+            raise UpdateError("the updates are empty: no floating-point coordinate in any tensor")
         raise UpdateError(
             f"no floating-point coordinate in the updates (found {', '.join(kinds) or 'no tensor'})"
             ": convert them, for instance with .astype(float)"
@@ -178,7 +180,7 @@ def _check_parties(read: Mapping[str, _Read]) -> None:
         some = ", ".join(f"{shown(party)} {shape}" for party, shape in list(shapes.items())[:3])
         raise UpdateError(
             f"this looks like the tensors of one model, each taken for a party ({some}, …): give "
-            "{party: model}, or a centre to say what is expected"
+            "{party: model}, or center= to say what is expected"
         )
 
 
@@ -232,7 +234,8 @@ def _by_id(ids: Iterable[Any], updates: Iterable[Any]) -> dict[str, Any]:
     names = [str(party) for party in ids]
     named = dict(zip(names, updates, strict=True))
     if len(named) != len(names):
-        raise UpdateError("two parties have the same id once written as text")
+        twice = Counter(names).most_common(1)[0][0]
+        raise UpdateError(f"two parties have the id '{shown(twice)}' once written as text")
     return named
 
 
@@ -261,11 +264,10 @@ def _signature(leaves: Leaves) -> Signature:
 
 def _difference(found: Leaves, expected: Leaves) -> str:
     """Return in words how an update's structure differs from the expected one."""
-    mine, theirs = _vectors(found), _vectors(expected)
-    if mine.keys() == theirs.keys() or not found:
-        for path in (path for path, count in theirs.items() if mine[path] != count):
-            numbers = "1 number" if mine[path] == 1 else f"{mine[path]} numbers"
-            return f"{show(path)} has {numbers}, expected {theirs[path]}"
+    if () in expected and () not in found:
+        return f"expected one tensor, found {_container(found)}"
+    if () in found and () not in expected:
+        return f"expected {_container(expected)}, found one tensor"
     missing = [path for path in expected if path not in found]
     extra = [path for path in found if path not in expected]
     if missing or extra:
@@ -280,7 +282,5 @@ def _difference(found: Leaves, expected: Leaves) -> str:
     return f"{show(path)} is {found[path].dtype}, expected {expected[path].kind}"
 
 
-def _vectors(leaves: Leaves) -> Counter[Path]:
-    """Return how many numbers each list of plain numbers has, by its place."""
-    numbers = (path for path, leaf in leaves.items() if leaf.shape == ())
-    return Counter(path[:-1] for path in numbers if path and type(path[-1]) is int)
+def _container(leaves: Leaves) -> str:
+    return next((f"a container with {show(path)}" for path in leaves), "an empty container")

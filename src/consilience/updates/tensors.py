@@ -128,7 +128,7 @@ class Tensor:
             return source.new_empty(0)
         if isinstance(source, np.ndarray):
             return np.empty(0, source.dtype)
-        return source if isinstance(source, float | int | np.generic) else None
+        return source if isinstance(source, float | int | np.generic | list | tuple) else None
 
     def rebuild(self, storage: Array) -> Any:
         """Return storage as a tensor of the source's library, dtype, shape and device."""
@@ -145,6 +145,8 @@ class Tensor:
             return array.astype(source.dtype, copy=False)
         if isinstance(source, float | int | np.generic):
             return array[()]
+        if isinstance(source, list | tuple):  # of plain numbers
+            return type(source)(array.tolist())
         if not isinstance(source, np.ndarray) and hasattr(source, "__array_namespace__"):
             return _in_namespace(source, array)
         return array

@@ -7,7 +7,8 @@ may differ.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -65,6 +66,10 @@ def flatten(update: Any) -> tuple[Leaves, Tree]:
             raise node
         if is_tensor(node):
             leaves[path] = _outlined(node, path)
+            return Tree(type(node), leaf=True)
+        if _is_vector(node):
+            # [1, 2.5] are numbers, not counters.
+            leaves[path] = Tensor(np.array(node, float), "float64", (len(node),), type(node)())
             return Tree(type(node), leaf=True)
         parts = {key: take(value, (*path, key)) for key, value in _parts(node, path)}
         return Tree(type(node), parts)
@@ -141,6 +146,12 @@ def show(path: Path) -> str:
     return f"tensor '{shown('.'.join(map(str, path)))}'" if path else "the update"
 
 
+def _is_vector(node: Any) -> bool:
+    """Tell whether this is a list of plain numbers. A foreign sequence may answer differently the
+    next time, and is not asked."""
+    return type(node) in (list, tuple) and all(type(part) in (int, float) for part in node)
+
+
 def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
     if isinstance(node, Mapping):
         return (
@@ -149,11 +160,19 @@ def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:
     if isinstance(node, Sequence) and not isinstance(node, str | bytes):
         if len(node) > _MOST:
             raise UpdateError(f"{show(path)} has {len(node)} parts: send an array")
-        # [1, 2.5] are numbers, not counters. Parts of a foreign sequence are asked for only once.
-        if type(node) in (list, tuple) and all(type(part) in (int, float) for part in node):
-            return enumerate(map(float, node))
         return enumerate(node)
-    raise UpdateError(f"{show(path)}: expected a tensor, found {shown(type(node).__name__)}")
+    raise UpdateError(
+        f"{show(path)}: expected a tensor, found {shown(type(node).__name__)}{_meant(node)}"
+    )
+
+
+def _meant(node: Any) -> str:
+    """Return what to give instead of something that is often given."""
+    if hasattr(node, "state_dict"):
+        return ": give its state_dict()"
+    if isinstance(node, Iterator):
+        return ": give a list of it"
+    return "; models in files: aggregate_files" if isinstance(node, str | os.PathLike) else ""
 
 
 def _outlined(node: Any, path: Path) -> Tensor:

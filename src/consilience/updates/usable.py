@@ -180,12 +180,13 @@ def log_rejected(rejected: Mapping[str, str]) -> None:
         log.warning("party %s rejected: %s", shown(party), reason)
 
 
-def nobody_left(rejected: Mapping[str, str]) -> UpdateError:
+def nobody_left(rejected: Mapping[str, str], unlike_center: bool = False) -> UpdateError:
     """Return the error for a round in which no update can be used."""
     if not rejected:
         return UpdateError("no updates: expected at least one party, found none")
     reasons = "; ".join(f"{shown(party)}: {reason}" for party, reason in list(rejected.items())[:5])
     more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
+    why = "differs from the centre" if unlike_center else "was rejected"
     return UpdateError(
-        f"every update was rejected, nothing is left to aggregate ({reasons}{more})", rejected
+        f"every update {why}, nothing is left to aggregate ({reasons}{more})", rejected
     )
