@@ -387,7 +387,7 @@ AGGREGATORS = {
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
 @pytest.mark.parametrize("name", ["optimised_ipm", "optimised_alie"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_optimised_attacks_do_more_than_plain_ones(name, aggregator, seed):
     honest = honest_updates(seed, parties=10, size=30)
     mu, sd = honest.mean(0), honest.std(0)
@@ -488,7 +488,7 @@ def test_the_malformed_are_rejected_by_name_and_the_round_goes_on(label):
         "inf": "the update holds inf",
         "nan": "the update holds nan",
         "wrong-shape": r"the update has shape \(13,\), expected \(12,\)",
-        "missing-tensor": "the update is missing",
+        "missing-tensor": "expected one tensor, found an empty container",
     }[label]
     sent = make(name, **settings)(honest, 3, RNG(0))
     updates = {f"good{j}": update for j, update in enumerate(honest)}

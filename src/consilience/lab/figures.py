@@ -1,7 +1,7 @@
-"""Figures: mean over seeds as a line, their range as a band.
+"""Figures: the mean over seeds as a line, their range as a band.
 
-A method has one colour, line and mark throughout, so that it is known without colours, too, and its
-name stands at the end of its line. A figure is dark where the reader's screen is.
+A method has the same colour, line style and marker in all figures, so it is recognised without
+colours, too. Its name stands at the end of its line. SVGs are dark if the reader's screen is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from consilience.arrays import Array
 from consilience.lab.experiments import DRAWN
 from consilience.lab.runner import Row
 
-Array = NDArray[Any]
-
-# Paul Tol's bright scheme, told apart by people who do not see all colours.
+# Paul Tol's bright scheme, which colour-blind people can tell apart.
 _COLOURS = ("#BBBBBB", "#CCBB44", "#228833", "#4477AA", "#66CCEE", "#EE6677", "#AA3377", "#000000")
 _LINES = ("-", "--", "-.", "-", "--", "-", ":", "-")
 _MARKS = ("o", "s", "^", "D", "v", "P", "x", "*")
@@ -30,9 +28,9 @@ STYLE: dict[str, dict[str, Any]] = {
     label: {"color": colour, "linestyle": line, "marker": mark}
     for label, colour, line, mark in zip(DRAWN, _COLOURS, _LINES, _MARKS, strict=True)
 }
-_MARKED = 5  # marks on a line, about
-_APART = 0.075  # of the panel's height: names at least, one above the other
-# Black and white change places: glyphs have no colour of their own, lines and areas have.
+_MARKED = 5  # about so many markers on a line
+_APART = 0.075  # least distance between two names, as a share of the panel's height
+# Black and white are swapped. Glyphs have no colour of their own, lines and areas have.
 _DARK = """<style>@media (prefers-color-scheme: dark) {
 svg { fill: #dddddd; }
 [style*="stroke: #000000"] { stroke: #dddddd !important; }
@@ -48,9 +46,10 @@ def curves(
     value: str,
     words: str,
     by: str = "round",
+    scale: Literal["linear", "log"] = "linear",
 ) -> Figure:
-    """Return one panel per title that has records: the value by round (or iteration), a line per
-    method."""
+    """Return one panel per title that has records: the value by round (or iteration), one line per
+    method. ``scale`` is that of the value."""
     there = {record[panel] for record in records}
     titles = {key: title for key, title in titles.items() if key in there}
     figure = Figure(figsize=(4.2 * len(titles), 3.6), layout="constrained")
@@ -58,13 +57,13 @@ def curves(
     for axis, (key, title) in zip(axes, titles.items(), strict=True):
         _draw(axis, [record for record in records if record[panel] == key], by, value)
         axis.set(title=title, xlabel=by, xscale="log" if by == "iteration" else "linear")
-    axes[0].set_ylabel(words)
+    axes[0].set(ylabel=words, yscale=scale)
     _name(axes[-1])
     return figure
 
 
 def lines(records: Sequence[Row], x: str, value: str, x_words: str, words: str) -> Figure:
-    """Return a single panel: the value by x, a line per method."""
+    """Return a single panel: the value by x, one line per method."""
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axis = figure.subplots()
     _draw(axis, records, x, value)
@@ -80,9 +79,9 @@ def heat_maps(
     words: str,
     worse: Literal[-1, 1] = -1,
 ) -> Figure:
-    """Return a panel per title, values (rows, columns) of up to 100: the worse, the darker.
+    """Return one panel per title, with values (rows, columns) of up to 100; worse is darker.
 
-    Negative ones (worse=-1) are the worse the lower, positive ones (worse=1) the higher.
+    With ``worse=-1`` values are negative and lower is worse; with ``worse=1`` higher is worse.
     """
     across = min(4, len(panels))
     down = -(-len(panels) // across)
@@ -129,7 +128,7 @@ def _draw(axis: Axes, records: Sequence[Row], x: str, value: str) -> None:
         if not values:
             continue
         every = max(1, len(places) // _MARKED)
-        # Not all at one place.
+        # Shifted, so that the markers of different lines do not coincide.
         marked: dict[str, Any] = {"markersize": 4, "markevery": (order % every, every)}
         axis.plot(places, [float(np.mean(v)) for v in values], label=label, **style, **marked)
         low, high = [min(v) for v in values], [max(v) for v in values]
@@ -138,11 +137,11 @@ def _draw(axis: Axes, records: Sequence[Row], x: str, value: str) -> None:
 
 
 def _name(axis: Axes) -> None:
-    """Write each line's name beside its end, so far apart that all can be read."""
+    """Write each line's name beside its end, with enough space between names."""
     lines = sorted(axis.get_lines(), key=lambda line: float(np.asarray(line.get_ydata())[-1]))
     ends = [float(np.asarray(line.get_ydata())[-1]) for line in lines]
-    low, high = axis.get_ylim()
-    heights = spaced((np.array(ends) - low) / (high - low), _APART)
+    low, high, *places = axis.yaxis.get_transform().transform([*axis.get_ylim(), *ends])
+    heights = spaced((np.array(places) - low) / (high - low), _APART)
     for line, height in zip(lines, heights, strict=True):
         label, style = str(line.get_label()), STYLE[str(line.get_label())]
         mark = {"marker": style["marker"], "color": style["color"], "markersize": 4}
@@ -151,11 +150,11 @@ def _name(axis: Axes) -> None:
 
 
 def spaced(heights: Array, apart: float) -> Array:
-    """Return rising heights moved so that neighbours are at least `apart`, each as little as can
-    be: those that are too close share the way, up and down."""
+    """Return ascending heights, moved as little as possible so that neighbours are at least
+    ``apart``: isotonic regression, by pooling adjacent violators."""
     steps = apart * np.arange(len(heights))
     groups: list[list[float]] = []
-    for height in heights - steps:  # these may be equal, but must not fall
+    for height in heights - steps:  # these must not decrease
         groups.append([float(height)])
         while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
             above = groups.pop()

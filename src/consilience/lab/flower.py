@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from consilience.arrays import Array as Values
 from consilience.lab.attacks.lone import LoneAttack
-from consilience.lab.attacks.registry import Array as Values
 
 try:
     from flwr.app import Array, ArrayRecord, Context, Message

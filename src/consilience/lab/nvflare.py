@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.lab.attacks.lone import LoneAttack
-from consilience.lab.attacks.registry import Array
 
 try:
     from nvflare.apis.dxo import DXO, DataKind, from_shareable

@@ -22,11 +22,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from consilience.arrays import Array
 from consilience.lab.models import torch
-
-Array = NDArray[Any]
 
 # Name → ByzFL's class, and whether it is told the number of adversaries.
 _RULES: dict[str, tuple[str, bool]] = {

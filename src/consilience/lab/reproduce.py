@@ -1,4 +1,4 @@
-"""Reproduce the paper: run its experiments, draw its figures, set its table beside ours."""
+"""Reproduces the paper: runs its experiments, draws its figures, sets its table beside ours."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from consilience.lab.experiments import (
 from consilience.lab.figures import save
 from consilience.lab.runner import Cell, Row, complete, load, pack, unpack
 from consilience.lab.tables import PAPER, BySeed, best, compared, last, markdown, spread, where
+from consilience.text import shown
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "fig1": linear,
@@ -31,7 +32,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "random-local": random_local,
 }
 CHOICES = ("table1", *EXPERIMENTS, "all", "page")
-# What Table 1 needs of each experiment.
+# The cells that Table 1 needs.
 TABLE = (
     {"experiment": "fig1", "panel": "full"},
     {"experiment": "one-round"},
@@ -44,14 +45,14 @@ TEXT_TEST = text_sgd.TEST_WINDOWS * text_sgd.TEST_LENGTH
 
 @dataclass(frozen=True)
 class Ends:
-    """A table of final values: which experiment, what its columns are, and what is better."""
+    """A table of final values: which experiment, which columns, and what is better."""
 
     experiment: str
     column: str
     places: Sequence[Any]
     value: str = "accuracy"
-    size: int | None = None  # of the test set; None: the value is an error, the lower the better
-    settings: tuple[tuple[str, Any], ...] = ()  # of all its cells
+    size: int | None = None  # of the test set; None: the value is an error, lower is better
+    settings: tuple[tuple[str, Any], ...] = ()  # that all its cells have
 
 
 SECTIONS: dict[str, tuple[str, Sequence[str], Sequence[Ends]]] = {
@@ -96,7 +97,7 @@ SECTIONS: dict[str, tuple[str, Sequence[str], Sequence[Ends]]] = {
 
 
 def cells(what: str, scale: Scale, seeds: int | None = None) -> list[Cell]:
-    """Return the cells behind a figure, the table, or everything; "page" asks for no more."""
+    """Return the cells behind a figure, the table, or everything; "page" needs none."""
     found = [
         cell
         for name, module in EXPERIMENTS.items()
@@ -122,13 +123,14 @@ def reproduce(
     console: Console,
     finished: Path | None = None,
 ) -> Path:
-    """Run what is not finished, write figures, cells and page; return the page.
+    """Run what is not finished; write figures, cells and page; return the page's path.
 
-    `finished` is the cells.jsonl of another run, whose cells need not be run again.
+    ``finished`` is the cells.jsonl of another run, whose cells are not run again.
     """
     everything = cells("all", scale, seeds)
     if finished is not None:
-        unpack(finished, everything, out)
+        known = unpack(finished, everything, out)
+        console.print(f"{known} of {len(everything)} cells are in {shown(str(finished))}")
     complete(cells(what, scale, seeds), out, console)
     # The page shows all that is finished at this scale, not only what was asked for now.
     records = {
@@ -150,7 +152,7 @@ def _finished(cells: Sequence[Cell], out: Path) -> list[Row]:
 
 
 def write_page(records: Mapping[str, Sequence[Row]], scale: Scale) -> str:
-    """Return the Markdown page: Table 1 beside the paper's, and each figure with its end values."""
+    """Return the page in Markdown: Table 1 beside the paper's, figures with their final values."""
     parts = [
         "# Reproduction of the paper's experiments\n",
         f"Scale: {scale.name}. In Table 1, mean ± standard error over seeds; below, the mean, and "

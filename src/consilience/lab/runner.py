@@ -31,6 +31,7 @@ from rich.progress import (
 from rich.table import Column
 
 from consilience.errors import ConsilienceError
+from consilience.storage.whole import whole
 from consilience.text import shown
 
 Row = dict[str, Any]
@@ -113,8 +114,11 @@ def pack(cells: Sequence[Cell], folder: Path, file: Path) -> None:
     _write(file, "".join(one.read_text() for one in found))
 
 
-def unpack(file: Path, cells: Sequence[Cell], folder: Path) -> None:
-    """Put what such a file has of these cells into the folder, but for what is there already."""
+def unpack(file: Path, cells: Sequence[Cell], folder: Path) -> int:
+    """Put those of these cells that such a file has and the folder lacks into the folder.
+
+    Returns how many the file has.
+    """
     lines = {}
     for number, line in enumerate(file.read_text().splitlines(), start=1):
         try:
@@ -125,10 +129,12 @@ def unpack(file: Path, cells: Sequence[Cell], folder: Path) -> None:
                 f"{shown(str(file))}, line {number}: expected a finished cell; give the "
                 "cells.jsonl that a run has written"
             ) from None
-    for cell in cells:
-        found = lines.get((cell.experiment, _key(cell.settings)))
-        if found is not None and load(cell, folder) is None:
-            _write(cell.file(folder), found + "\n")
+    there = [cell for cell in cells if (cell.experiment, _key(cell.settings)) in lines]
+    for cell in there:
+        if load(cell, folder) is None:
+            line = lines[cell.experiment, _key(cell.settings)]
+            _write(cell.file(folder), line + "\n")
+    return len(there)
 
 
 def _key(settings: Mapping[str, Any]) -> str:
@@ -151,9 +157,8 @@ def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> No
 
 def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(text)
-    os.replace(part, file)
+    with whole(file) as out:
+        out.write(text.encode())
 
 
 def load(cell: Cell, folder: Path) -> list[Row] | None:

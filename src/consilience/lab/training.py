@@ -16,16 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from consilience.arrays import Array
 from consilience.lab.attacks import Poison
 from consilience.lab.models import Model, Tensor, torch
-
-Array = NDArray[Any]
 
 
 class Samples(NamedTuple):

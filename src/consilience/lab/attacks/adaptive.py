@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.lab.attacks.crafted import moments
-from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
+from consilience.lab.attacks.registry import Attack, Knowledge, register, send
 
 CALLS = 40
 NOISES = (0.0, 0.3, 0.5, 0.7, 1.0, 2.0)

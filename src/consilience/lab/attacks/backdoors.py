@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.lab.attacks.crafted import moments
 from consilience.lab.attacks.poisoned import trainer
-from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
+from consilience.lab.attacks.registry import Attack, Knowledge, register, send
 
 SHARE = 0.5  # of a batch
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
+from consilience.arrays import Array
+from consilience.lab.attacks.registry import Attack, Knowledge, register, send
 
 
 @register

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri
 
-from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
+from consilience.arrays import Array
+from consilience.lab.attacks.registry import Attack, Knowledge, register, send
 
 Direction = Literal["sd", "unit", "sign"]
 

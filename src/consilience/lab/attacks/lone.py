@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.lab.attacks import SUITE, attacks, make
-from consilience.lab.attacks.registry import Array
 
 log = logging.getLogger("consilience")
 

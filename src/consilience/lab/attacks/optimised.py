@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from consilience.arrays import Array
 from consilience.lab.attacks.crafted import moments
-from consilience.lab.attacks.registry import Array, Attack, Knowledge, register, send
+from consilience.lab.attacks.registry import Attack, Knowledge, register, send
 
 CALLS = 20
 # All customary values are included, so that an optimised attack is at least as bad as a plain one.

@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from consilience.lab.attacks.registry import Array, Attack, Knowledge, Poison, register
+from consilience.arrays import Array
+from consilience.lab.attacks.registry import Attack, Knowledge, Poison, register
 
 
 @register

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from consilience.arrays import Array
+
 # (f, K); a list of f objects if they are not arrays.
 Sent = Array | list[Any]
 Attack = Callable[[Array, int, np.random.Generator], Sent]

@@ -1,7 +1,7 @@
-"""The experiments of the paper, one module each: protocol in, records out.
+"""The paper's experiments, one module each, and two of ours: `robustness` and `backdoors`.
 
-Every module has ``cells(scale, seeds)``, the pieces to run, and ``figures(records)``. A `Scale`
-says how much of the protocol to do: all of it, or little enough to see everything in minutes.
+A module of the paper's has ``cells(scale, seeds)``, the pieces to run, and ``figures(records)``. A
+`Scale` says how much to run: all of the protocol, or so little that everything takes minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from consilience import ICOV, IVAR, Consensus
 from consilience.estimators.catalogue import Method
 
-# The paper's line-up, in the order of its table, and the method that this library recommends.
+# The paper's methods, in the order of its table, and this library's default.
 DRAWN: dict[str, str | Method] = {
     "Uniform average": "mean",
     "Geometric median": "geometric-median",
@@ -23,27 +23,27 @@ DRAWN: dict[str, str | Method] = {
     "ICOV-MLE": "icov-mle",
     "Pairwise": "pairwise",
 }
-# What each could be with its fault mended. In tables only: eleven lines are too many for a figure.
+# Variants with a fault mended. In tables only: eleven lines are too many for a figure.
 MENDED: dict[str, str | Method] = {
-    # No prior at zero in what is returned, so nothing shortens a step.
+    # The weights sum to one, so no prior at zero shrinks the step.
     "IVAR-VB, normalised": IVAR("vb", estimate="gls"),
-    # Nobody is believed to have less than half the variance of the two who agree most.
+    # A party's variance is at least half of that of the closest pair.
     "IVAR-MLE, floor": IVAR("mle", epsilon=0.5),
-    # The exact posterior, with noise per party and learned rank, which ICOV-VB has, too.
+    # The exact posterior. Noise per party and learned rank, as in ICOV-VB.
     "ICOV-VB, joint": ICOV("vb", posterior="joint"),
 }
 METHODS = {**DRAWN, **MENDED}
 
 
 def rank(consensus: Consensus | None) -> int:
-    """The number of hidden directions a method believes in: ICOV-VB with none is IVAR-VB."""
+    """Return the rank of the latent factors that were inferred; ICOV-VB of rank 0 is IVAR-VB."""
     latent = None if consensus is None or consensus.beliefs is None else consensus.beliefs.latent
     return 0 if latent is None else latent.factors.shape[1]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the experiments to do."""
+    """How much of the experiments to run."""
 
     name: str
     methods: Mapping[str, str | Method]

@@ -1,13 +1,15 @@
 """Backdoors: method × kind × heterogeneity × number of adversaries, by federated averaging.
 
-Ten honest parties and f adversaries, each of whom trains the 784-100-10 network by itself: 20 steps
-of SGD a round, batches of 25, rate 0.1. The server adds the consensus of how far they went, with a
-memory. `attacks.backdoors` has the kinds and what success is, `pictures` who holds what, `lineup`
-the methods and the oracle, whose success is the share of pictures that a model takes for the target
-though nobody taught it to. Success is told at the end, and the most of it in the last third of the
-rounds, at whose beginning a model is replaced.
+Ten honest parties and f adversaries each train the 784-100-10 network locally: 20 steps of SGD per
+round, batches of 25, rate 0.1. An update is the change of the model; the server, with a memory,
+adds their consensus. `attacks.backdoors` has the kinds and defines success, `pictures` says who
+holds what, `lineup` has the methods and the oracle. The oracle's success is the share of pictures
+that a model takes for the target although nobody taught it to.
 
-    plan = replace(PLAN, methods=("mean",), own={"careful": Pairwise(...)})    # by name, and others
+Reported are the success at the end, and the largest in the last third of the rounds. The attack
+`replacement` replaces the model at the beginning of that third.
+
+    plan = replace(PLAN, methods=("mean",), own={"careful": Pairwise(...)})    # and your own method
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ BATCH, STEPS, RATE = 25, 20, 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """Which cells to run: every combination, and the oracle's."""
+    """Which cells to run: every combination, and the oracle."""
 
     methods: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -41,15 +43,15 @@ class Plan:
     rounds: int
     seeds: int
     data: str = "mnist"
-    own: Mapping[str, Method | Rule] = field(default_factory=dict)  # more methods, by any name
+    own: Mapping[str, Method | Rule] = field(default_factory=dict)  # your own methods, by any name
 
     @property
     def experiment(self) -> str:
-        """The name its cells are kept under."""
+        """The name under which its cells are kept."""
         return f"backdoors-{self.data}"
 
     def check(self) -> None:
-        """Raise an error that names the first thing that does not exist."""
+        """Raise an error that tells the first unknown name or invalid number."""
         check(self.methods, self.heterogeneity, self.adversaries)
         among("backdoor", self.kinds, tuple(TRIGGERS))
         among("data set", (self.data,), DATA)
@@ -73,7 +75,7 @@ QUICK: dict[str, Any] = {
 
 
 def cells(plan: Plan) -> list[Cell]:
-    """One cell per combination. Those with the same data are neighbours."""
+    """Return one cell per combination. Cells with the same data are neighbours."""
     found = []
     for seed in range(plan.seeds):
         for heterogeneity in plan.heterogeneity:
@@ -130,7 +132,7 @@ def _run(
 
 
 class Evaluation:
-    """The accuracy of parameters, and each backdoor's success under its trigger's name."""
+    """Measures the accuracy of parameters, and each backdoor's success under its trigger's name."""
 
     def __init__(self, model: Model, test: Samples, triggers: Sequence[Trigger]) -> None:
         self.model, self.test, self.triggered = model, test, {}
@@ -140,7 +142,7 @@ class Evaluation:
             self.triggered[trigger.name] = (trigger.target, changed)
 
     def __call__(self, parameters: Tensor) -> Row:
-        """One record. A model that is not finite classifies nothing as the target."""
+        """Return one record. A model that is not finite classifies nothing as the target."""
         finite = bool(torch.isfinite(parameters).all())
         found: Row = {"accuracy": round(self.model.accuracy(parameters, *self.test), 4)}
         for name, (target, inputs) in self.triggered.items():

@@ -1,7 +1,7 @@
-"""The methods of an experiment by name, and what is kept of the rounds of one.
+"""The methods of an experiment by name, and the summary of its rounds.
 
 Names are those of `consilience.methods()` and of `peers()`. The oracle is the mean of the honest
-updates: what a server would do that knew the adversaries.
+updates, which a server could form only if it knew the adversaries.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ NONE, ORACLE = "none", "oracle"
 
 
 def method_of(name: str, adversaries: int, present: int) -> str | Rule:
-    """The method of that name; a peer is told of so many adversaries, of whom so many take part.
+    """Return the method of that name; a peer is told the number of adversaries.
 
-    Most peers refuse to work with a majority of adversaries, which they may be of the honest alone.
+    ``present`` is how many of them take part. Most peers refuse a number that is half of the
+    parties or more, so it is limited to less than that.
     """
     if name == ORACLE:
-        return "mean"  # nobody but the honest is there
+        return "mean"  # only honest parties take part
     if name in peers():
         return peer(name, min(adversaries, (HONEST + present - 1) // 2))
     return name
 
 
 def check(names: Sequence[str], heterogeneity: Sequence[str], adversaries: Sequence[int]) -> None:
-    """Raise an error that names the first thing that does not exist."""
+    """Raise an error that tells the first unknown name or invalid number."""
     among("method", names, (*methods(), *peers()))
     for name in names:
         method_of(name, adversaries=1, present=1)  # raises if ByzFL is not installed
@@ -46,7 +47,7 @@ def check(names: Sequence[str], heterogeneity: Sequence[str], adversaries: Seque
 
 
 def among(what: str, found: Sequence[str], known: Sequence[str]) -> None:
-    """Raise an error that names the first that is not known."""
+    """Raise an error that tells the first unknown name."""
     for name in found:
         if name not in known:
             raise ValueError(f"no {what} is called {name!r}; there are: {', '.join(known)}")
@@ -54,7 +55,7 @@ def among(what: str, found: Sequence[str], known: Sequence[str]) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the news, every round, that a malformed update was rejected."""
+    """Silence the warnings about rejected updates, which would come in every round."""
     logger = logging.getLogger("consilience")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -74,7 +75,7 @@ class Seen:
         self.seconds: list[float] = []
 
     def __call__(self, round: Watched) -> None:
-        """Take note of a round."""
+        """Add a round."""
         self.seconds.append(round.seconds)
         miss = round.miss
         if np.isfinite(miss):
@@ -84,12 +85,12 @@ class Seen:
                 self.weights[party] += weight
 
     def summary(self) -> Row:
-        """The median distance from the oracle and time, and whom the method trusted least."""
+        """Return the median distance from the oracle and time, and the least trusted parties."""
         least = sorted(self.weights, key=lambda party: self.weights[party])
         differs = self.weights[least[-1]] - self.weights[least[0]] > 1e-6
         return {
             "distance": round(float(np.median(self.misses)), 4) if self.misses else None,
             "seconds": round(float(np.median(self.seconds)), 5),
-            # As many as there are adversaries; None: the method makes no difference.
+            # As many as there are adversaries; None if all weigh the same.
             "least_trusted": least[: self.adversaries or 1] if differs else None,
         }

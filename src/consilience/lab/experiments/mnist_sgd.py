@@ -1,9 +1,8 @@
-"""Figure 2: MNIST by distributed gradient descent, with 0, 5 and 10 adversaries beside 5 honest
-parties.
+"""Figure 2: MNIST by distributed gradient descent, 5 honest parties and 0, 5 or 10 adversaries.
 
-The 784-100-10 network of Baruch et al.: ReLU, rate 0.1, the server's momentum 0.9, batches of
-128 a party. Adversaries send N(0, 1) in place of a gradient. The training images are split
-evenly among 15 parties.
+The 784-100-10 network of Baruch et al.: ReLU, rate 0.1, server momentum 0.9, batches of 128 per
+party. Adversaries send N(0, 1) instead of a gradient. The training images are split evenly among 15
+parties.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BATCH, RATE, MOMENTUM = 128, 0.1, 0.9
 
 
 def cells(scale: Scale, seeds: int) -> list[Cell]:
-    """One cell per number of adversaries, method and seed."""
+    """Return one cell per number of adversaries, method and seed."""
     return [
         Cell(
             "fig2",

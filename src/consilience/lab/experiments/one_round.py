@@ -1,8 +1,8 @@
 """MNIST in one round: five parties fit a logistic regression each, R adversaries send N(0, 1).
 
-The parameters themselves are aggregated, once. Choices of ours: all 60,000 images split evenly
-among the five parties; each fits its share by L-BFGS with a weight decay of 10⁻³. The second
-figure stops the iterative methods after t iterations.
+The parameters themselves are aggregated, once. Our choices: all 60,000 images are split evenly
+among the five parties, and each party fits its share by L-BFGS with a weight decay of 10⁻³. The
+second figure shows iterative methods that are stopped after t iterations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from consilience.lab.training import Trainers, images
 HONEST = 5
 WEIGHT_DECAY = 1e-3
 ITERATIONS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
-SHOWN = (5, 10)  # adversaries, in the figure by iteration
+SHOWN = (5, 10)  # numbers of adversaries in the figure by iteration
 ITERATED: dict[str, Callable[[int], Method]] = {
     "Geometric median": lambda t: GeometricMedian(max_iterations=t, tolerance=0),
     "IVAR-VB": lambda t: IVAR("vb", max_iterations=t, tolerance=0),
@@ -37,7 +37,7 @@ ITERATED: dict[str, Callable[[int], Method]] = {
 
 
 def cells(scale: Scale, seeds: int) -> list[Cell]:
-    """One cell per seed: the parties train once for all methods and numbers of adversaries."""
+    """Return one cell per seed: parties train once for all methods and numbers of adversaries."""
     return [
         Cell(
             "one-round",

@@ -1,7 +1,7 @@
 """Who holds which pictures: ten honest parties, adversaries beside them, and the test set.
 
-The honest parties' data depend on the seed and the heterogeneity alone. An adversary that trains
-has an IID sample of the training pictures, as large as a tenth of them.
+The honest parties' data depend only on the seed and the heterogeneity. An adversary that trains has
+an IID sample of a tenth of the training pictures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from consilience.lab.training import Samples, images
 
 HONEST = 10
 DATA = ("mnist", "fashion")
-HETEROGENEITY = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")  # the usual, in this order
+HETEROGENEITY = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")  # from least to most
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Pictures:
     normalised: bool = False  # to mean 0 and variance 1 over all pixels of MNIST
 
 
-@lru_cache(maxsize=1)  # some hundred megabytes
+@lru_cache(maxsize=1)  # it holds some hundred megabytes
 def shards(pictures: Pictures, heterogeneity: str, seed: int) -> tuple[dict[str, Samples], Samples]:
-    """The honest parties' shards, and the test set."""
+    """Return the honest parties' shards, and the test set."""
     data, train = _training(pictures, seed)
     parts = divider(heterogeneity)(data.train_labels[train], np.random.default_rng([seed, 1]))
     honest = {f"party{j}": _shard(pictures, data, train[part]) for j, part in enumerate(parts)}
@@ -48,14 +48,14 @@ def shards(pictures: Pictures, heterogeneity: str, seed: int) -> tuple[dict[str,
 
 
 def adversary(pictures: Pictures, seed: int, number: int) -> Samples:
-    """The shard of one adversary."""
+    """Return the shard of one adversary."""
     data, train = _training(pictures, seed)
     rng = np.random.default_rng([seed, 2, number])
     return _shard(pictures, data, rng.choice(train, len(train) // HONEST, replace=False))
 
 
 def divider(name: str) -> Callable[[Labels, np.random.Generator], list[Indices]]:
-    """The partition of that name: iid, one-class, dirichlet-ALPHA or gamma-SHARE."""
+    """Return the partition of that name: iid, one-class, dirichlet-ALPHA or gamma-SHARE."""
     kind, _, number = name.partition("-")
     if name == "iid":
         return lambda labels, rng: iid(len(labels), HONEST, rng)
@@ -76,7 +76,7 @@ def divider(name: str) -> Callable[[Labels, np.random.Generator], list[Indices]]
 
 
 def forget() -> None:
-    """Let go of the pictures that are kept for the next cell."""
+    """Drop the pictures that are kept for the next cell."""
     shards.cache_clear()
     _training.cache_clear()
 
@@ -99,7 +99,7 @@ def _normalised(shard: Samples) -> Samples:
 
 
 def _nobody_empty(labels: Labels, alpha: float, rng: np.random.Generator) -> list[Indices]:
-    # A party without a sample has no gradient: such a draw is drawn again.
+    # A party without samples has no gradient, so such a draw is repeated.
     while True:
         parts = dirichlet(labels, HONEST, alpha, rng)
         if all(len(part) for part in parts):

@@ -1,9 +1,13 @@
-"""Shakespeare among adversaries who "perform a random local update", in four readings of that.
+"""Shakespeare with adversaries that "perform a random local update", in four readings of this.
 
-The paper's protocol was in its lost supplement. An adversary sends the gradient on its windows with
-random targets; on random characters altogether; of a model it has just initialised, on its true
-windows; or the place that its own random walk has come to, each step as long as the mean honest
-update. Figure 3's data, with a smaller model and fewer rounds.
+The paper's protocol was in its supplement, which is lost. An adversary sends
+
+- the gradient on its windows, with random targets;
+- the gradient on random characters, with random targets;
+- the gradient on its windows, of a model that it has just initialised;
+- or the position of its random walk, whose steps are as long as the mean honest update.
+
+The data are those of Figure 3; the model is smaller, and there are fewer rounds.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from consilience.arrays import Array
 from consilience.lab.experiments import Scale, text_sgd
-from consilience.lab.federation import Array, Federation, Scene
+from consilience.lab.federation import Federation, Scene
 from consilience.lab.figures import curves
 from consilience.lab.runner import Cell, Row, Tick
 from consilience.lab.training import stream
@@ -29,7 +34,7 @@ LINE_UP = ("Uniform average", "Geometric median", "IVAR-VB", "IVAR-VB, normalise
 
 @dataclass
 class Fresh(Federation):
-    """Adversaries train, each a model that it has just initialised."""
+    """Each adversary trains a model that it has just initialised."""
 
     def _bad(self, scene: Scene, known: Array, rng: np.random.Generator) -> Array:
         seed, model = self.parties.seed, self.parties.model
@@ -42,7 +47,7 @@ class Fresh(Federation):
 
 @dataclass
 class Walk(Federation):
-    """Adversaries walk at random, and each sends where it has come to."""
+    """Each adversary does a random walk, and sends its position."""
 
     places: Array | float = field(default=0.0, init=False)  # (f, K)
 
@@ -69,7 +74,7 @@ READINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def cells(scale: Scale, seeds: int) -> list[Cell]:
-    """One cell per reading, number of adversaries, method and seed."""
+    """Return one cell per reading, number of adversaries, method and seed."""
     hidden = min(HIDDEN, scale.hidden)
     return [
         Cell(

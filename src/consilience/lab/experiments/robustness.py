@@ -1,14 +1,14 @@
 """Robustness: method × attack × heterogeneity × number of adversaries × worker momentum, on MNIST.
 
-Ten honest parties, f adversaries beside them, batches of 25, rate 0.1. Two protocols: `mlp`, ours,
-and `byzfl`, the published configuration of ByzFL's benchmark: its network, normalised pictures,
-four fifths of the training images, weight decay at the server, an evaluation every 50 of 800
-steps. (Its momentum starts at zero, ours at the first gradient; it draws batches without
-replacement.)
+Ten honest parties and f adversaries, batches of 25, rate 0.1. There are two protocols: `mlp`, our
+own, and `byzfl`, the published configuration of ByzFL's benchmark: its network, normalised
+pictures, four fifths of the training images, weight decay at the server, an evaluation every 50 of
+800 steps. (Two things still differ: ByzFL's momentum starts at zero, ours at the first gradient;
+and ByzFL draws batches without replacement.)
 
-`pictures` has who holds what, `lineup` the methods and the oracle.
-Under the attack `none` nobody but the honest takes part, yet peers are still told f: what
-robustness costs when it is not needed.
+`pictures` says who holds what, `lineup` has the methods and the oracle. Under the attack `none`
+only the honest parties take part, yet peers are still told f. It shows what robustness costs when
+it is not needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVALUATIONS = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """Which cells to run: every combination, and the oracle's."""
+    """Which cells to run: every combination, and the oracle."""
 
     protocol: str
     methods: tuple[str, ...]
@@ -48,11 +48,11 @@ class Plan:
 
     @property
     def experiment(self) -> str:
-        """The name its cells are kept under."""
+        """The name under which its cells are kept."""
         return f"robustness-{self.protocol}"
 
     def check(self) -> None:
-        """Raise an error that names the first thing that does not exist."""
+        """Raise an error that tells the first unknown name or invalid number."""
         check(self.methods, self.heterogeneity, self.adversaries)
         for label in self.attacks:
             _attack(label)
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a cell is made of besides its settings."""
+    """What a cell needs besides its settings."""
 
     model: Callable[[], Model]
     pictures: Pictures
@@ -74,7 +74,7 @@ PROTOCOLS = {
     "mlp": Protocol(mlp, Pictures()),
     "byzfl": Protocol(cnn_mnist, Pictures(training_share=0.8, normalised=True), weight_decay=1e-4),
 }
-# Left out: icov-full, what ByzFL takes seconds for, and what others published and we offer too.
+# Left out: icov-full, ByzFL's SMEA, which takes seconds, and our versions of published methods.
 _PUBLISHED = ("mda", "dnc", "caf", "centred-clipping", "nnm", "arc")
 _OURS = tuple(name for name in methods() if name not in ("icov-full", *_PUBLISHED))
 _PEERS = tuple(name for name in peers() if "smea" not in name)
@@ -111,7 +111,7 @@ QUICK: dict[str, Any] = {
 
 
 def cells(plan: Plan) -> list[Cell]:
-    """One cell per combination. Those with the same data are neighbours."""
+    """Return one cell per combination. Cells with the same data are neighbours."""
     found = []
     for seed in range(plan.seeds):
         for heterogeneity in plan.heterogeneity:
@@ -151,8 +151,8 @@ def run(
     settings: Mapping[str, Any],
     tick: Tick = lambda *_: None,
 ) -> list[Row]:
-    """Train in these settings by any method; return the accuracies on the way, and what was seen of
-    all rounds with the last."""
+    """Train with these settings by any method. Return the accuracy over the rounds; the last record
+    also has the summary of all rounds."""
     kind = PROTOCOLS[protocol]
     seed, rounds = settings["seed"], settings["rounds"]
     honest, test = shards(kind.pictures, settings["heterogeneity"], seed)
@@ -183,10 +183,10 @@ def run(
 
 
 def _attack(label: str) -> tuple[str, dict[str, Any]]:
-    """The attack of that label in the suite; alie-optimised@10 searches every tenth round only."""
+    """Return the attack of that label; ``alie-optimised@10`` searches in every tenth round only."""
     kind, _, every = label.partition("@")
     among("attack", (kind,), (NONE, *SUITE))
-    name, settings = SUITE.get(kind, ("gaussian", {}))  # none: there is nobody to send it
+    name, settings = SUITE.get(kind, ("gaussian", {}))  # under "none" nobody sends it
     if kind == label:
         return name, settings
     if kind not in NEEDS_AGGREGATOR or not every.isdigit() or int(every) < 1:

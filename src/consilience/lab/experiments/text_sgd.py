@@ -1,12 +1,11 @@
-"""Figure 3: the next character of Shakespeare, with 0, 5 and 10 adversaries beside 5 honest
-parties.
+"""Figure 3: the next character of Shakespeare, 5 honest parties and 0, 5 or 10 adversaries.
 
-A party holds whole plays: all 37 are dealt out by length to 15 parties, the first five honest, who
-have 1.3 million characters to train on. The model is an LSTM of one layer (McMahan et al.: two of
-256 units); it passes 0.50 in a minute on one core. Parties send gradients on 8
-windows of 80 characters. The server steps with Adam, its rate up and down again in one cycle.
-Adversaries send N(0, 1). Accuracy is on the last fifth of what each role of the honest parties'
-plays says, read in runs of 200 characters.
+A party holds whole plays: all 37 are dealt out by length to 15 parties. The first five are honest,
+and have 1.3 million characters to train on. The model is an LSTM with one layer (McMahan et al.:
+two layers of 256 units); it passes an accuracy of 0.50 in a minute on one core. Parties send
+gradients on 8 windows of 80 characters. The server steps with Adam and a one-cycle learning rate.
+Adversaries send N(0, 1). Accuracy is that on the last fifth of the lines of each role in the honest
+parties' plays, in windows of 200 characters.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from consilience.lab.training import Samples, Trainers, windows
 HONEST = 5
 ADVERSARIES = (0, 5, 10)
 BATCH, LENGTH = 8, 80
-RATE, LONGEST = 0.04, 0.3  # of a step at its peak; a gradient is cut to
+RATE, LONGEST = 0.04, 0.3  # peak learning rate; length to which a consensus is clipped
 EMBEDDING, LAYERS, FORGET = 16, 1, 1.0
 TEST_WINDOWS, TEST_LENGTH = 200, 200
 SHORTEST = 1000  # characters; roles that say less are left out
 
 
 def cells(scale: Scale, seeds: int) -> list[Cell]:
-    """One cell per number of adversaries, method and seed; those of Table 1 come first."""
+    """Return one cell per number of adversaries, method and seed; those of Table 1 come first."""
     return [
         Cell(
             "fig3",
@@ -58,7 +57,7 @@ def cells(scale: Scale, seeds: int) -> list[Cell]:
 
 @cache
 def data() -> tuple[dict[str, Samples], Samples, int]:
-    """The parties' shards, the honest first; the test set; the size of the vocabulary."""
+    """Return the parties' shards, the honest first; the test set; the size of the vocabulary."""
     roles = shakespeare.load(minimum=SHORTEST)
     characters = shakespeare.vocabulary(roles.values())
     plays: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -88,7 +87,7 @@ def train(
     kind: type[Federation] = Federation,
     **attack: Any,
 ) -> list[Row]:
-    """Train by one method among so many adversaries; return the accuracies on the way."""
+    """Train by one method with adversaries; return the accuracy over the rounds."""
     shards, test, size = data()
     model, names = char_lstm(size, hidden, EMBEDDING, LAYERS, FORGET), list(shards)
     federation = kind(

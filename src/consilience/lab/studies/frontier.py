@@ -1,14 +1,16 @@
-"""Three parties, few numbers: what no rule can reach.
+"""Three parties, few coordinates: a bound on every rule.
 
     python -m consilience.lab.studies.frontier [--out docs/data/frontier.json]
 
-A rule can be good where all parties are alike, and good where their standard deviations are 1, 5.5
-and 30. This study finds how good at most: the least error in the second scene of a rule that in the
-first one is within a given share of the mean's. Among rules that treat parties, places, directions
-and units alike, that is exact: such a rule sees the shape of a triangle, two numbers, and chooses a
-point in its plane. The point that minimises λ × the error in the first scene + the error in the
-second is the weighted average of where the truth is, given the shape. One λ is one point of the
-frontier. Shapes are counted in 40 × 40 bins, half a million triangles for each scene.
+In the first scene all parties are equally noisy; in the second their standard deviations are 1, 5.5
+and 30. This study finds the least error in the second scene among rules whose error in the first is
+within a given ratio of the mean's.
+
+It is exact for rules that are equivariant under permutations of the parties, translations,
+rotations, reflections and changes of scale. Such a rule sees only the shape of a triangle, two
+numbers, and chooses a point in its plane. The point that minimises λ × (error in the first scene) +
+(error in the second) is a weighted average of the truth, given the shape. Each λ gives one point of
+the frontier. Shapes are sorted into 40 × 40 bins, from half a million triangles for each scene.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ Array = npt.NDArray[np.float64]
 
 
 class Scene(NamedTuple):
-    """Sums over triangles of each shape: all that a rule's error depends on."""
+    """Sums over the triangles of each shape: all that a rule's error depends on."""
 
-    weight: Vector  # of squared longest sides
-    along: Vector  # of the truth's place along the longest side, so weighted
+    weight: Vector  # squared longest sides
+    along: Vector  # the truth's position along the longest side, times that weight
     across: Vector  # and across it
-    squares: float  # mean square of the truth's distance from where places begin
+    squares: float  # mean squared distance of the truth from the first corner
     mean: float  # mean squared error of the mean
-    median: float  # and of the better one of the two medians
+    median: float  # and of the better one of coordinate median and geometric median
 
     def error(self, along: Vector, across: Vector) -> float:
-        """Return the mean squared error of a rule that chooses these places."""
+        """Return the mean squared error of a rule that chooses these points."""
         change = self.weight * (along**2 + across**2)
         change -= 2 * (along * self.along + across * self.across)
         return self.squares + float(change.sum())
 
 
 def scene(noise: tuple[float, ...], size: int) -> Scene:
-    """Draw triangles of parties with such noise about a truth at zero."""
+    """Draw triangles of parties with this noise around a truth at zero, and sum them by shape."""
     random = np.random.default_rng(size)
     sums, shapes = np.zeros(4), np.zeros((3, BINS * BINS))
     for _ in range(DRAWS // CHUNK):
@@ -66,11 +68,11 @@ def scene(noise: tuple[float, ...], size: int) -> Scene:
 
 
 def placed(X: Array) -> tuple[npt.NDArray[np.intp], tuple[Vector, Vector], Vector, Vector]:
-    """Return the bin of each triangle's shape, the truth's place in it, its longest side, and the
-    squared distance of the truth from its first corner.
+    """Return for each triangle the bin of its shape, the truth's position, the longest side, and
+    the squared distance of the truth from the first corner.
 
-    The first corner is opposite the shortest side. Places count from there along the longest side,
-    and across it towards the third corner, in units of the longest side.
+    The first corner is opposite the shortest side. Positions are measured from there, along the
+    longest side and across it towards the third corner, in units of the longest side.
     """
     pairs = (1, 2), (0, 2), (0, 1)
     sides = np.stack([np.linalg.norm(X[:, a] - X[:, b], axis=1) for a, b in pairs])
@@ -82,7 +84,7 @@ def placed(X: Array) -> tuple[npt.NDArray[np.intp], tuple[Vector, Vector], Vecto
     across = third - first - far[:, None] * along
     height = np.linalg.norm(across, axis=1)
     across /= np.maximum(height, 1e-12)[:, None]
-    # The third corner is nearer to the second one: from the middle of the side on.
+    # The third corner is nearer to the second than to the first, so far/longest is at least ½.
     column = np.clip((2 * far / longest - 1) * BINS, 0, BINS - 1).astype(np.intp)
     row = np.clip(height / longest / 0.75**0.5 * BINS, 0, BINS - 1).astype(np.intp)
     place = -(first * along).sum(axis=1) / longest, -(first * across).sum(axis=1) / longest
@@ -98,8 +100,8 @@ def _geometric_median(X: Array) -> Array:
 
 
 def frontier(size: int) -> Iterator[tuple[float, float]]:
-    """Yield the best rules' errors: where all are alike, over the mean's; spread, over the better
-    median's."""
+    """Yield the best rule's errors for each λ: with equal noise, relative to the mean's; with
+    spread noise, relative to the better median's."""
     alike, spread = scene((1.0, 1.0, 1.0), size), scene(SPREAD, size)
     for trade in TRADES:
         weight = np.maximum(trade * alike.weight + spread.weight, 1e-300)
@@ -109,13 +111,13 @@ def frontier(size: int) -> Iterator[tuple[float, float]]:
 
 
 def main() -> None:
-    """Print and keep the frontier of each size."""
+    """Print and save the frontier of each size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/frontier.json"))
     how = parser.parse_args()
     found = {}
     for size in SIZES:
-        alike, spread = np.array(list(frontier(size)))[::-1].T  # from the mean on
+        alike, spread = np.array(list(frontier(size)))[::-1].T  # ascending, as np.interp needs
         within = np.interp([1.05, 1.1, 1.2], alike, spread)
         level = np.interp(-1.0, -spread, alike)
         found[size] = {
