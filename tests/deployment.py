@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -70,18 +69,6 @@ class Deployment:
             f"--port={free_port()}",
             f"--node-config=partition-id={party}",
         )
-
-    def node_id(self, party: int) -> str:
-        """The id that the SuperLink gave a node."""
-        log = self.folder / f"node{party}.log"
-        said: list[str] = []
-
-        def told() -> bool:
-            said[:] = re.findall(r"SuperNode ID: (\d+)", log.read_text(errors="replace"))
-            return bool(said)
-
-        wait(told, f"node {party} has no id", self.log)
-        return said[-1]
 
     def run(self, **config: Any) -> "Run":
         """Submit a run."""

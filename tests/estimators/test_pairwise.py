@@ -244,7 +244,7 @@ def differing(count, size, seed):
 @pytest.mark.parametrize("name", sorted(set(CHOICES) & set(naive.PAIRWISE)))
 def test_equals_its_equations_with_other_choices(name):
     choice = {name: CHOICES[name]}
-    rounds = [dict(zip("abcdefghijkl", differing(12, 400, 3), strict=True))]
+    rounds = [dict(zip("abcdefgh", differing(8, 400, 3), strict=True))]
     how = cs.Pairwise(**{"max_iterations": 300, "nearly_all": 1.0} | choice)
     found = how.infer(cs.Evidence.of(rounds[0]))
     expected = naive.pairwise(rounds, **choice)[2]

@@ -1,4 +1,8 @@
-"""Adapters in a federation: real PEFT, Flower's own messages; and FLARE's own models."""
+"""Adapters in a federation: real PEFT, Flower's own messages; and FLARE's own models.
+
+The commands of examples/flower_adapters/README.md are not run as they stand, since every client
+would load torch and PEFT anew: the same parties and server run here in one process.
+"""
 
 import logging
 import sys

@@ -1,4 +1,8 @@
-"""What docs/flower.md and the example's README tell people to type, as it stands there."""
+"""What docs/flower.md and the example's README tell people to type, as it stands there.
+
+Of the example's README the ``sh`` blocks are run. Its ``bash`` blocks are not: they install
+something, or take Ray, or several machines.
+"""
 
 import os
 import re

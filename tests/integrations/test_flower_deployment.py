@@ -35,34 +35,75 @@ def rounds_kept(deployment: Deployment, folder: Path, round: int) -> None:
 
 
 @pytest.mark.integration
-def test_poison_garbage_a_killed_server_and_a_killed_node(tmp_path: Path):
-    settings = {"parties": 4, "key": "", "folder": str(tmp_path), "timeout": 90.0}
-    with deployed(tmp_path, APP) as flower:
-        flower.superlink()
-        for party in range(5):
-            flower.supernode(party)
-        node = [flower.node_id(party) for party in range(5)]
-        run = flower.run(rounds=9, behaviour=",,,poison,nan", **settings)
-        rounds_kept(flower, tmp_path, 1)
-        run.kill_server()  # in the second round
-        run.stop()  # lest the nodes wait for the rest of what it was sending
-        before = latest(tmp_path / "checkpoint")
-        assert before is not None
-        assert off(before) < 0.6
+def test_a_federation_of_processes(tmp_path: Path):
+    """One deployment for all: each of its processes takes seconds to start."""
+    certificates = tmp_path / "certificates"
+    certificates.mkdir()
+    authority(certificates)
+    with deployed(tmp_path, APP, certificates) as flower:
+        flower.superlink("--enable-supernode-auth")
+        nodes = [registered(flower, certificates, party) for party in range(5)]
+        stranger = node_key(certificates, 9)
+        flower.supernode(9, f"--auth-supernode-private-key={stranger}")
+        counts_tensors_and_a_spool(flower)
+        a_round_that_does_not_count(flower)
+        poison_garbage_a_killed_server_and_a_killed_node(flower, nodes)
 
-        last = before.round + 2
-        again = flower.run(rounds=last, behaviour=",,,poison,misshapen", **settings)
-        rounds_kept(flower, tmp_path, last - 1)
-        flower.kill("node2")  # in the last round
-        again.finished()
-        log = flower.text("log", again.run_id, "loopback", "--show")
 
-    found = latest(tmp_path / "checkpoint")
+def counts_tensors_and_a_spool(flower: Deployment) -> None:
+    spool = flower.folder / "spool"
+    found, round = ran(
+        flower,
+        "counts",
+        ",,few,few-scaled,uncounted",
+        trusted_counts=True,
+        tensors="!bias",
+        evidence=["weight"],
+        spool=str(spool),
+    )
+    assert list(spool.iterdir()) == []
+    assert float(np.abs(found.model["weight"] - 1.5).max()) < 0.6
+    assert not found.model["bias"].any()
+    assert round.weights["2"] == pytest.approx(round.weights["0"] / 10, rel=0.25)
+    assert list(round.reasons) == ["3"]
+    assert round.weights["3"] < 1e-5
+    assert round.rejected == {"4": "its num-examples is -1, expected a positive number"}
+
+
+def a_round_that_does_not_count(flower: Deployment) -> None:
+    found, round = ran(flower, "require", ",,,mod-wrong-shape,", require={"suspects": 0.1})
+    assert all(not values.any() for values in found.model.values())
+    assert round.note is not None
+    assert "1 of 5 parties are rejected" in round.note
+
+
+def poison_garbage_a_killed_server_and_a_killed_node(flower: Deployment, node: list[str]) -> None:
+    """Parties are known by the ids of their registered nodes."""
+    folder = flower.folder / "kills"
+    folder.mkdir()
+    settings = {"parties": 4, "key": "", "folder": str(folder), "timeout": 90.0}
+    run = flower.run(rounds=9, behaviour=",,,poison,nan", **settings)
+    rounds_kept(flower, folder, 1)
+    run.kill_server()  # in the second round
+    run.stop()  # lest the nodes wait for the rest of what it was sending
+    before = latest(folder / "checkpoint")
+    assert before is not None
+    assert off(before) < 0.6
+
+    last = before.round + 2
+    again = flower.run(rounds=last, behaviour=",,,poison,misshapen", **settings)
+    rounds_kept(flower, folder, last - 1)
+    flower.kill("node2")  # in the last round
+    again.finished()
+    log = flower.text("log", again.run_id, "loopback", "--show")
+
+    found = latest(folder / "checkpoint")
     assert found is not None
     assert found.round == found.memory.rounds == last
     assert off(found) < 0.6
-    record = Record.read(tmp_path / "record.jsonl")
+    record = Record.read(folder / "record.jsonl")
     assert [r.round for r in record] == list(range(1, last + 1))
+    assert all({*r.parties, *r.rejected} <= set(node) for r in record)  # and no stranger
     assert "holds nan" in record[0].rejected[node[4]]
     assert "has shape (1, 40), expected (50, 40)" in record[-1].rejected[node[4]]
     assert node[2] in record[-1].rejected  # dead, whether the SuperLink or the clock said so
@@ -72,68 +113,25 @@ def test_poison_garbage_a_killed_server_and_a_killed_node(tmp_path: Path):
     assert f"party {node[3]} (weight" in log
 
 
-@pytest.mark.integration
-def test_what_a_federation_can_ask_for(tmp_path: Path):
-    """One deployment, two runs of one round."""
-    with deployed(tmp_path, APP) as flower:
-        flower.superlink()
-        for party in range(4):
-            flower.supernode(party)
-
-        def ran(name: str, behaviour: str, **strategy: Any) -> tuple[Checkpoint, RecordedRound]:
-            folder = tmp_path / name
-            folder.mkdir()
-            (folder / "strategy.json").write_text(json.dumps(strategy))
-            flower.run(rounds=1, behaviour=behaviour, folder=str(folder)).finished()
-            found = latest(folder / "checkpoint")
-            assert found is not None
-            return found, Record.read(folder / "record.jsonl")[-1]
-
-        asked = {"trusted_counts": True, "tensors": "!bias", "evidence": ["weight"]}
-        spool = tmp_path / "spool"
-        found, round = ran("counts", ",,few,few-scaled", **asked, spool=str(spool))
-        assert list(spool.iterdir()) == []
-        assert float(np.abs(found.model["weight"] - 1.5).max()) < 0.6
-        assert not found.model["bias"].any()
-        assert round.weights["2"] == pytest.approx(round.weights["0"] / 10, rel=0.25)
-        assert list(round.reasons) == ["3"]
-        assert round.weights["3"] < 1e-5
-
-        found, round = ran("require", ",,,mod-wrong-shape", require={"suspects": 0.2})
-        assert all(not values.any() for values in found.model.values())
-        assert round.note is not None
-        assert "1 of 4 parties are rejected" in round.note
-
-
-@pytest.mark.integration
-def test_tls_and_registered_keys(tmp_path: Path):
-    certificates = tmp_path / "certificates"
-    certificates.mkdir()
-    authority(certificates)
-    with deployed(tmp_path, APP, certificates) as flower:
-        flower.superlink("--enable-supernode-auth")
-        nodes = []
-        for party in range(4):
-            key = node_key(certificates, party)
-            nodes.append(
-                flower.flwr("supernode", "register", f"{key}.pub", "loopback", "--format=json")[
-                    "node-id"
-                ]
-            )
-            flower.supernode(party, f"--auth-supernode-private-key={key}")
-        stranger = node_key(certificates, 9)
-        flower.supernode(9, f"--auth-supernode-private-key={stranger}")
-        run = flower.run(
-            rounds=1, parties=4, behaviour=",,,uncounted", key="", folder=str(tmp_path)
-        )
-        run.finished()
-    found = latest(tmp_path / "checkpoint")
+def ran(
+    flower: Deployment, name: str, behaviour: str, **strategy: Any
+) -> tuple[Checkpoint, RecordedRound]:
+    """The model and the record after a run of one round."""
+    folder = flower.folder / name
+    folder.mkdir()
+    (folder / "strategy.json").write_text(json.dumps(strategy))
+    flower.run(rounds=1, parties=5, behaviour=behaviour, folder=str(folder)).finished()
+    found = latest(folder / "checkpoint")
     assert found is not None
-    assert off(found) < 0.6
-    (only,) = Record.read(tmp_path / "record.jsonl")
-    good, bad = [str(node) for node in nodes[:3]], str(nodes[3])
-    assert set(only.parties) == set(good)
-    assert only.rejected == {bad: "its num-examples is -1, expected a positive number"}
+    return found, Record.read(folder / "record.jsonl")[-1]
+
+
+def registered(flower: Deployment, certificates: Path, party: int) -> str:
+    """Start a node whose key the SuperLink knows; return the node's id."""
+    key = node_key(certificates, party)
+    found = flower.flwr("supernode", "register", f"{key}.pub", "loopback", "--format=json")
+    flower.supernode(party, f"--auth-supernode-private-key={key}")
+    return str(found["node-id"])
 
 
 def authority(folder: Path) -> None:
