@@ -34,6 +34,7 @@ def label(axes: Axes, place: tuple[float, float], text: str, colour: str, **more
 def save(picture: Figure, name: str) -> None:
     """Write the picture as SVG beside the scripts, or into the folder named on the command line."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
     # Letters as text are small and can be searched. With the salt, equal data give equal bytes.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         picture.savefig(folder / f"{name}.svg", transparent=True, metadata={"Date": None})
