@@ -82,6 +82,7 @@ def swarm(out: Path, settings: dict[str, object]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 4:
         jobs = {"fedavg": fedavg, "swarm": swarm}
-        jobs[sys.argv[1]](Path(sys.argv[2]), json.loads(sys.argv[3]))
+        out = Path(sys.argv[2]).absolute()
+        jobs[sys.argv[1]](out, {"spool": str(out / "spool"), **json.loads(sys.argv[3])})
     else:
         site()

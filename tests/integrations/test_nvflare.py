@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -422,26 +423,44 @@ def test_models_of_torch_stay_so(dtype: str, spooled: bool, tmp_path: Path):
     assert int(after["n"]) == 7
 
 
+def in_simulator(command: list[str], where: Path) -> Path:
+    """Run a job of FLARE's simulator, again if it hangs; return the folder that it ran in.
+
+    The simulator finds a free port for each client, and frees it until the client has started. If
+    another process takes it in between, the job waits for that client for ever.
+    """
+    for attempt in range(3):
+        folder = shutil.copytree(EXAMPLE, where / str(attempt))
+        with (folder / "log").open("w") as log:
+            job = subprocess.Popen(
+                command,
+                env={
+                    **os.environ,
+                    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONWARNINGS": "ignore",
+                },
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                code = job.wait(timeout=120)
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)  # its clients see that, and end
+                job.wait()
+                continue
+        assert code == 0, (folder / "log").read_text()[-3000:]
+        return folder
+    pytest.fail("three jobs hung: " + (folder / "log").read_text()[-3000:])
+
+
 @pytest.mark.integration
 def test_the_example_in_flares_simulator(tmp_path: Path):
     """The command of its README, as it stands there."""
     (command,) = blocks(EXAMPLE / "README.md", "sh")
-    here = shutil.copytree(EXAMPLE, tmp_path / "example")
-    done = subprocess.run(
-        ["bash", "-euc", command],
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "ignore",
-        },
-        cwd=here,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    out = here / "nan-run"
+    out = in_simulator(["bash", "-euc", command], tmp_path) / "nan-run"
     record = Record.read(out / "run.jsonl")
     assert [r.round for r in record] == [1, 2]
     for found in record:
@@ -450,30 +469,22 @@ def test_the_example_in_flares_simulator(tmp_path: Path):
     assert cs.Memory.load(out / "memory.npz").rounds == 2
 
 
-def simulated(kind: str, out: Path, settings: dict[str, Any]) -> list[Any]:
-    """The two rounds of a job of flare_app.py."""
-    done = subprocess.run(
-        [sys.executable, JOBS, kind, out, json.dumps(settings)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        cwd=out,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rounds: list[Any] = Record.read(out / "run.jsonl")
+def simulated(kind: str, where: Path, **settings: Any) -> tuple[Path, list[Any]]:
+    """Run a job of flare_app.py, with updates spooled; return its folder and its two rounds."""
+    folder = in_simulator([sys.executable, str(JOBS), kind, ".", json.dumps(settings)], where)
+    assert list((folder / "spool").iterdir()) == []
+    rounds: list[Any] = Record.read(folder / "run.jsonl")
     assert [r.round for r in rounds] == [1, 2]
-    return rounds
+    return folder, rounds
 
 
 @pytest.mark.integration
 def test_a_swarm_in_flares_simulator(tmp_path: Path):
-    first, second = simulated("swarm", tmp_path, {"spool": str(tmp_path / "spool")})
-    assert list((tmp_path / "spool").iterdir()) == []
+    folder, (first, second) = simulated("swarm", tmp_path)
     assert set(first.parties) == {"site-1", "site-2", "site-3"}
     assert "has shape (4999,)" in first.rejected["site-4"]
     assert set(second.parties) == {"site-1", "site-2", "site-3", "site-4"}
-    ends = list(tmp_path.glob("work/site-*/simulate_job/models/last_global_model.npy"))
+    ends = list(folder.glob("work/site-*/simulate_job/models/last_global_model.npy"))
     assert len(ends) == 4
     for end in ends:
         assert float(np.abs(np.load(end) - 3).max()) < 0.5
@@ -482,8 +493,7 @@ def test_a_swarm_in_flares_simulator(tmp_path: Path):
 @pytest.mark.integration
 def test_what_a_federation_can_ask_for_in_flares_simulator(tmp_path: Path):
     settings = {"trusted_counts": True, "require": {"suspects": 0.1}, "evidence": ["numpy*"]}
-    first, second = simulated("fedavg", tmp_path, {**settings, "spool": str(tmp_path / "spool")})
-    assert list((tmp_path / "spool").iterdir()) == []
+    _, (first, second) = simulated("fedavg", tmp_path, **settings)
     assert first.note is not None
     assert "1 of 5 parties are rejected or move together (site-4)" in first.note
     assert "has shape (4999,)" in first.rejected["site-4"]
