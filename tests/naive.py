@@ -625,7 +625,7 @@ PAIRWISE = {
     "fading": 2 / 3,
     "lasting": 0.25,
     "enough_rounds": 5,
-    "outlasting": 3,
+    "outlasting": 1.5,
     "few": 100,
     "quiet": 0.5,
     "doubt": 1.5,
@@ -792,7 +792,8 @@ def persistence(rounds, now, how):
         lasts = min(max((left[a] - q / N) / (1 - 1 / N), 0), q) if known else 0
         shares.append(lasts / q if known else 1)
         kept[a] = how.outlasting * np.median(list(left.values())) / lasts if lasts else np.inf
-    kept = {a: min(1, (1 + np.median(shares)) * ratio) for a, ratio in kept.items()}
+    fresh = max(1 - np.median(shares), 0.25)
+    kept = {a: min(1, ratio / fresh) ** 2 for a, ratio in kept.items()}
     more = min(1, np.quantile(shares, how.fading) / how.lasting)
     return 1 + (how.most_slack - 1) * more, kept
 

@@ -25,6 +25,7 @@ from consilience.beliefs import Lasting
 from consilience.updates.votes import middle
 
 _TINY = 1e-300  # instead of zero as a divisor
+_LEAST_FRESH = 0.25  # a share of the typical error; less, and the bar on trails would be no bar
 
 
 def lasting_squares(seen: Lasting) -> Vector:
@@ -59,13 +60,15 @@ def slack_from(shares: Vector, fading: float, lasting: float, most_slack: float)
 
 def kept_of(seen: Lasting, enough_rounds: float, outlasting: float) -> Vector:
     """Return the share of its trust that each party keeps: less if the lasting part of its error is
-    more than so many typical trails, which include what chance leaves. Newcomers keep all of it.
+    large beside the typical trail, which includes what chance leaves. Newcomers keep all of it.
 
-    If all errors last, trails differ as much as levels do; the bar is then twice as high.
+    The bar is ``outlasting`` typical trails where errors are fresh noise. The more of them lasts,
+    the more honest parties differ in their trails, and the higher the bar. Beyond it, trust falls
+    with the square: what a party adds to the consensus must fall as its error grows, and faster
+    than training under a lasting bias makes errors grow.
     """
     lasts = float(np.median(lasting_shares(seen, enough_rounds)))
-    typical = (1 + lasts) * float(np.median(seen.left))
+    most = outlasting / max(1 - lasts, _LEAST_FRESH) * float(np.median(seen.left))
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
-    most = outlasting * typical
-    kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0)
+    kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0) ** 2
     return kept
