@@ -192,6 +192,18 @@ def test_where_errors_are_settled_two_lone_voices_are_heard(lone):
     assert corroborated(sample, weights, rule, one)[1] is not None
 
 
+def test_who_is_hardly_believed_is_no_lone_voice():
+    """Two broken machines beside a backdoor: they do not make it look like knowledge."""
+    sample = np.array(list(noisy(13, 4096).values()))
+    sample[0, :20] += 30
+    sample[11:] = 10 * np.random.default_rng(5).standard_t(2, (2, 4096))
+    weights = np.full(13, 1 / 11.02)
+    weights[11:] = 0.01 / 11.02
+    kept, found = corroborated(sample, weights, Corroboration(settled=True))
+    assert found is not None
+    np.testing.assert_array_equal(kept, weights)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 1.0])
 def test_a_memory_of_errors_that_stay_lets_two_be_the_only_ones_to_know(momentum):
     """Their errors are the same in every round, or fresh."""

@@ -14,7 +14,7 @@ that move together is one at most.
 like that, several parties do. So if hardly anybody would lose by corroboration, whoever does lose
 is a suspect. A sample of the coordinates tells which case it is.
 Worker momentum removes the noise that widens the range: where errors hardly change over rounds, two
-parties are several.
+witnesses are several. (Not any two parties: whoever sends noise stands alone, too.)
 
 *Suspects.* If, besides, parties are known to differ by noise or mildly, a party that stands alone
 much more than the others gets a smaller weight in all coordinates.
@@ -99,7 +99,7 @@ def corroborated(
     # know something.
     if np.median(shares) > rule.alone or typical > rule.hardly:
         return weights, None
-    if rule.settled and _second(shares if voices is None else shares[voices]) > rule.alone:
+    if rule.settled and _second(shares[those]) > rule.alone:
         return weights, None
     if not rule.mild:
         return weights, found
