@@ -180,6 +180,16 @@ def test_who_errs_the_same_way_in_a_world_of_noise_is_trusted_less(slack):
         assert weight[0] < bad / (10 + bad)
 
 
+def test_a_lone_error_that_lasts_counts_less_where_most_differ_mildly():
+    """One that is 1.4 times as long as the others', of which two fifths last; then nearly all."""
+    for seed in range(3):
+        mild = after(world(0.4, bad=1, kind="lasting", seed=seed)).weights
+        assert mild["a0"] < 0.7 / 11, seed
+        assert min(w for party, w in mild.items() if party != "a0") > 0.9 / 11, seed
+        differing = after(world(0.9, bad=1, kind="lasting", seed=seed)).weights
+        assert min(differing.values()) > 0.9 / 11, seed
+
+
 def test_a_memory_of_an_earlier_release_is_read(tmp_path):
     memory = cs.Memory(seed=0)
     updates = list(world(0.0, rounds=12))

@@ -1,10 +1,14 @@
-"""Adversaries in a lasting disguise, which `pairwise` cannot tell from honest parties.
+"""Adversaries whose errors last, and who choose them with the method in mind.
 
     python -m consilience.lab.studies.disguise [--out docs/data/disguise.json] [--seeds 3]
+    python -m consilience.lab.studies.disguise --lone --out docs/data/lone.json
 
-The robustness protocol on MNIST, 4 adversaries beside 10 honest parties. Each sends μ − sd plus its
-own noise, as long as sd and the same in every round: two of them have a correlation of one half, as
-honest parties with similar data do.
+The robustness protocol on MNIST, beside 10 honest parties.
+
+- *Disguised*: 4 adversaries. Each sends μ − sd plus its own noise, as long as sd and the same in
+  every round: two of them have a correlation of one half, as honest parties with similar data do.
+- *Lone*: one adversary sends μ − z·sd in every round. It knows the bar on what lasts, and tries all
+  sizes z below and above it. No worker momentum, which hides what lasts.
 """
 
 from __future__ import annotations
@@ -17,22 +21,38 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from consilience.lab.attacks import SUITE
-from consilience.lab.experiments.robustness import PLANS
+from consilience.lab.experiments.robustness import PLANS, Plan
 from consilience.lab.robustness import bench
 
-METHODS = ("pairwise", "mean", "coordinate-median")
+DISGUISED = {"disguise": ("alie", {"z": 1.0, "noise": 1.0, "steady": True})}
+LONE = {f"lone-{z:g}": ("alie", {"z": z}) for z in (0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)}
+
+
+def plan(seeds: int, *, lone: bool) -> Plan:
+    """Return the cells to run. Their attacks join the suite."""
+    attacks = LONE if lone else DISGUISED
+    SUITE.update(attacks)
+    every = replace(PLANS["mlp"], attacks=tuple(attacks), seeds=seeds)
+    if not lone:
+        return replace(every, methods=("pairwise", "mean", "coordinate-median"))
+    return replace(
+        every,
+        methods=("pairwise", "geometric-median", "mean"),
+        heterogeneity=("iid", "dirichlet-1", "dirichlet-0.1"),
+        momentum=(0.0,),
+        adversaries=(1,),
+    )
 
 
 def main() -> None:
-    """Run the eight settings by each method, and save the summary."""
+    """Run every cell, and save the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/data/disguise.json"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--lone", action="store_true", help="one adversary, of many sizes")
     how = parser.parse_args()
-    SUITE["disguise"] = ("alie", {"z": 1.0, "noise": 1.0, "steady": True})
-    plan = replace(PLANS["mlp"], methods=METHODS, attacks=("disguise",), seeds=how.seeds)
     with TemporaryDirectory() as folder:
-        bench(plan, Path(folder), Console())
+        bench(plan(how.seeds, lone=how.lone), Path(folder), Console())
         how.out.write_text((Path(folder) / "summary.json").read_text())
 
 
