@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from consilience.lab import fetch as f
+from consilience.lab import packages as p
 from mirror import LocalMirror
 
 DATA = bytes(range(256)) * 40  # 10 kB
@@ -210,7 +211,7 @@ def packed_deb(name: str, data: bytes) -> bytes:
 def test_a_file_in_an_archive(pack, mirror: LocalMirror, cache: Path) -> None:
     packed = pack("package/numbers", DATA)
     mirror.contents = {"archive": packed}
-    archive = f.Archive(file_of(packed, "archive"), (f.Mirror(mirror.url),), "package/")
+    archive = p.Archive(file_of(packed, "archive"), (f.Mirror(mirror.url),), "package/")
     assert f.fetch([NUMBERS], [archive])["numbers"] == DATA
     assert names(cache) == ["archive", "numbers"]
     with pytest.raises(f.NotHereError, match="no package/letters"):
@@ -222,22 +223,22 @@ def test_a_compressed_file_in_an_archive_under_a_shorter_name(
 ) -> None:
     packed = packed_deb("./share/numbers.gz", gzip.compress(DATA))
     mirror.contents = {"archive": packed}
-    archive = f.Archive(file_of(packed, "archive"), (f.Mirror(mirror.url),), "./share/", ".gz")
+    archive = p.Archive(file_of(packed, "archive"), (f.Mirror(mirror.url),), "./share/", ".gz")
     ours = file_of(DATA, "ours-numbers")
-    assert f.fetch([ours], [f.Unprefixed("ours-", archive)])["ours-numbers"] == DATA
+    assert f.fetch([ours], [p.Unprefixed("ours-", archive)])["ours-numbers"] == DATA
     assert names(cache) == ["archive", "ours-numbers"]
 
 
 def test_a_package_that_installs_nothing(tmp_path: Path) -> None:
     packed = packed_deb("numbers", DATA).replace(b"data.tar", b"else.tar")
     (tmp_path / "archive").write_bytes(packed)
-    archive = f.Archive(file_of(packed, "archive"), (f.Folder(tmp_path),))
+    archive = p.Archive(file_of(packed, "archive"), (f.Folder(tmp_path),))
     with pytest.raises(f.NotHereError, match="installs nothing"):
         archive.read(NUMBERS)
 
 
 def test_an_archive_that_cannot_be_had_says_why_once(mirror: LocalMirror) -> None:
-    archive = f.Archive(file_of(b"?", "archive"), (f.Mirror(mirror.url),))
+    archive = p.Archive(file_of(b"?", "archive"), (f.Mirror(mirror.url),))
     with pytest.raises(f.DataUnavailableError, match="HTTP 404") as caught:
         f.fetch([NUMBERS], [archive])
     assert str(caught.value).count("What to do") == 1
@@ -247,20 +248,20 @@ def test_pip_is_told_the_hash_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> N
     # Stands in for pip: shows the requirement it was given, and fails.
     code = "import sys; sys.exit('ERROR: refused ' + open(sys.argv[-3]).read())"
     monkeypatch.setattr(
-        f.subprocess,
+        p.subprocess,
         "run",
-        lambda command, run=f.subprocess.run, **more: run(
+        lambda command, run=p.subprocess.run, **more: run(
             [sys.executable, "-c", code, *command[1:]], **more
         ),
     )
     with pytest.raises(f.UnreachableError, match="exit code 1: ERROR: refused thing==1 --hash"):
-        f.Pip("thing==1").read(NUMBERS)
+        p.Pip("thing==1").read(NUMBERS)
 
 
 def test_npm_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f.shutil, "which", lambda _: None)
+    monkeypatch.setattr(p.shutil, "which", lambda _: None)
     with pytest.raises(f.UnreachableError, match="npm is not installed"):
-        f.Npm("thing@1").read(NUMBERS)
+        p.Npm("thing@1").read(NUMBERS)
 
 
 def test_apt_leaves_the_package_or_is_missing(
@@ -271,7 +272,7 @@ def test_apt_leaves_the_package_or_is_missing(
     apt.write_text('#!/bin/sh\necho "$@" > numbers\n')
     apt.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert f.Apt("thing=1").read(NUMBERS) == b"download --quiet thing=1\n"
+    assert p.Apt("thing=1").read(NUMBERS) == b"download --quiet thing=1\n"
     apt.unlink()
     with pytest.raises(f.UnreachableError, match="apt is not installed"):
-        f.Apt("thing=1").read(NUMBERS)
+        p.Apt("thing=1").read(NUMBERS)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from consilience.lab import fashion, mnist
-from consilience.lab.fetch import Archive, DataUnavailableError, File, Folder, NotHereError
+from consilience.lab.fetch import DataUnavailableError, File, Folder, NotHereError
+from consilience.lab.packages import Archive
 
 
 def digest(data: bytes) -> str:

