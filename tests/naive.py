@@ -653,7 +653,7 @@ def pairwise(rounds, **choices):
     blocks = [({pair: x / n for pair, x in apart.items()}, n) for apart, n in blocks.values()]
     total = {a: sum(size_of(updates) for updates in rounds if a in updates) for a in names}
     now = list(rounds[-1])
-    most, kept = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, {})
+    most, past = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, None)
     how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
     first = read_rounds(names, blocks, total, how)
     views = [(0.0, first)]
@@ -669,7 +669,7 @@ def pairwise(rounds, **choices):
     for share, (_, view) in zip(heard, views, strict=True):
         if share > 0:
             whole = sum(other for other in heard if other > 0)
-            mine = weigh_pairs(rounds, view, kept, how, torn=share < whole)
+            mine = weigh_pairs(rounds, view, past, how, torn=share < whole)
             for a in now:
                 weights[a] += share / whole * mine[a]
     for a in now:  # nobody alone
@@ -747,7 +747,7 @@ def camps(names, view, how):
     return found
 
 
-def weigh_pairs(rounds, view, kept, how, torn):
+def weigh_pairs(rounds, view, past, how, torn):
     """Weights of the last round that follow from levels and shared voices."""
     now, s, slack, t, shared = list(rounds[-1]), view.s, view.slack, view.t, dict(view.shared)
     ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
@@ -764,8 +764,8 @@ def weigh_pairs(rounds, view, kept, how, torn):
         heard = min(1, full / length, full * slack_then / length**2) if length > 1 else 1
         return min(more, length**-2) if length < 1 else heard
 
-    believed = {a: vote(a, s) * trusted(a) for a in s}
-    if len(rounds) > 1:
+    believed, kept = {a: vote(a, s) * trusted(a) for a in s}, {}
+    if past is not None:
         trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
         K = size_of(rounds[-1])
         lasting = {
@@ -776,26 +776,28 @@ def weigh_pairs(rounds, view, kept, how, torn):
         again = read_pairs(now, lasting, often, total, slack, how, camp).shared
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
+        votes = [vote(a, now) for a in now]
+        fresh = max(1 - between([past[a].share for a in now], votes), 0.25)
+        bar = how.outlasting / fresh * between([past[a].left for a in now], votes)
+        kept = {a: min(1, bar / past[a].lasts) ** 2 if past[a].lasts else 1 for a in now}
     weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
     return {a: w / whole for a, w in weights.items()}
 
 
 def persistence(rounds, now, how):
-    """The most slack, and how much of its trust each party keeps. Nothing is forgotten."""
-    errors = {a: [u[a] - median_of(u) for u in rounds if a in u] for a in now}
-    left = {a: np.mean(np.mean(errors[a], axis=0) ** 2) for a in now}
-    shares, kept = [], {}
+    """The most slack, and for each party what is left of its errors in their average, and how much
+    of that lasts. Nothing is forgotten."""
+    found = {}
     for a in now:
-        N, q = len(errors[a]), np.mean([np.mean(e**2) for e in errors[a]])
-        known = how.enough_rounds <= N
-        lasts = min(max((left[a] - q / N) / (1 - 1 / N), 0), q) if known else 0
-        shares.append(lasts / q if known else 1)
-        kept[a] = how.outlasting * np.median(list(left.values())) / lasts if lasts else np.inf
-    fresh = max(1 - np.median(shares), 0.25)
-    kept = {a: min(1, ratio / fresh) ** 2 for a, ratio in kept.items()}
+        errors = [u[a] - median_of(u) for u in rounds if a in u]
+        N, q = len(errors), np.mean([np.mean(e**2) for e in errors])
+        left, known = np.mean(np.mean(errors, axis=0) ** 2), how.enough_rounds <= N
+        lasts = min(max((left - q / N) / (1 - 1 / N), 0), q) if known else 0
+        found[a] = SimpleNamespace(left=left, lasts=lasts, share=lasts / q if known else 1)
+    shares = [one.share for one in found.values()]
     more = min(1, np.quantile(shares, how.fading) / how.lasting)
-    return 1 + (how.most_slack - 1) * more, kept
+    return 1 + (how.most_slack - 1) * more, found
 
 
 def median_of(updates):

@@ -111,7 +111,7 @@ positive = st.floats(1e-3, 1e3)
 )
 def test_bounds_and_units(left, squares, rounds, scale):
     found = seen(left, squares, rounds)
-    shares, kept = lasting_shares(found, 5), kept_of(found, 5, 3)
+    shares, kept = lasting_shares(found, 5), kept_of(found, 5, 3, np.ones(len(found.rounds)))
     assert ((shares >= 0) & (shares <= 1)).all()
     assert ((kept >= 0) & (kept <= 1)).all()
     assert (kept[rounds < 5] == 1).all()  # a newcomer is not judged by its past
@@ -120,13 +120,13 @@ def test_bounds_and_units(left, squares, rounds, scale):
     assert more >= slack_from(shares, 2 / 3, 0.25, 3)
     scaled = seen(scale * left, scale * squares, rounds)
     np.testing.assert_allclose(lasting_shares(scaled, 5), shares, atol=1e-9)
-    np.testing.assert_allclose(kept_of(scaled, 5, 3), kept, rtol=1e-6)
+    np.testing.assert_allclose(kept_of(scaled, 5, 3, np.ones(6)), kept, rtol=1e-6)
 
 
 def test_parties_that_always_agree_have_no_share_to_tell():
     found = seen(np.zeros(3), np.zeros(3), np.full(3, 9.0))
     assert lasting_shares(found, 5).tolist() == [1, 1, 1]
-    assert kept_of(found, 5, 3).tolist() == [1, 1, 1]
+    assert kept_of(found, 5, 3, np.ones(len(found.rounds))).tolist() == [1, 1, 1]
 
 
 def test_errors_that_fade_are_noise_and_those_that_last_are_data():
@@ -188,6 +188,24 @@ def test_a_lone_error_that_lasts_counts_less_where_most_differ_mildly():
         assert min(w for party, w in mild.items() if party != "a0") > 0.9 / 11, seed
         differing = after(world(0.9, bad=1, kind="lasting", seed=seed)).weights
         assert min(differing.values()) > 0.9 / 11, seed
+
+
+def test_copies_near_the_middle_take_no_trust_from_those_who_differ_much():
+    """Four of fourteen lower what is typical if each counts, not if copies are one voice."""
+
+    def sent(bad):
+        for k, updates in enumerate(world(0.6, honest=10, rounds=15)):
+            names = list(updates)
+            middle = np.median(list(updates.values()), axis=0)
+            for j in range(5, 8):  # three differ twice as much
+                updates[names[j]] = middle + 2 * (updates[names[j]] - middle)
+            fresh = np.random.default_rng(k).standard_normal(len(middle))
+            yield updates | {f"a{j}": middle + 0.3 * fresh for j in range(bad)}
+
+    alone, beside = after(sent(0)).weights, after(sent(4)).weights
+    for loud in ("h5", "h6", "h7"):
+        least = 0.8 * alone[loud] / alone["h0"]
+        assert beside[loud] / beside["h0"] > least
 
 
 def test_a_memory_of_an_earlier_release_is_read(tmp_path):

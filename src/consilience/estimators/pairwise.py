@@ -165,7 +165,8 @@ class Pairwise(Choices):
             left = Evidence((past.block,))
             lasting = read(self, left, known[there], seen.slack, seen.slack, quiet)
             shared[at] = np.maximum(shared[at], lasting.shared)
-            trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting)
+            heard = votes(shared[at], self.vote_power)
+            trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting, heard)
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1
         for members in evidence.members:

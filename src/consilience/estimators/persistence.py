@@ -58,17 +58,18 @@ def slack_from(shares: Vector, fading: float, lasting: float, most_slack: float)
     return 1 + (most_slack - 1) * min(1.0, typical / lasting)
 
 
-def kept_of(seen: Lasting, enough_rounds: float, outlasting: float) -> Vector:
+def kept_of(seen: Lasting, enough_rounds: float, outlasting: float, weights: Vector) -> Vector:
     """Return the share of its trust that each party keeps: less if the lasting part of its error is
     large beside the typical trail, which includes what chance leaves. Newcomers keep all of it.
 
     The bar is ``outlasting`` typical trails where errors are fresh noise. The more of them lasts,
     the more honest parties differ in their trails, and the higher the bar. Beyond it, trust falls
     with the square: what a party adds to the consensus must fall as its error grows, and faster
-    than training under a lasting bias makes errors grow.
+    than training under a lasting bias makes errors grow. What is typical goes by weight, or copies
+    near the middle would lower the bar for everybody else.
     """
-    lasts = float(np.median(lasting_shares(seen, enough_rounds)))
-    most = outlasting / max(1 - lasts, _LEAST_FRESH) * float(np.median(seen.left))
+    lasts = middle(lasting_shares(seen, enough_rounds), weights)
+    most = outlasting / max(1 - lasts, _LEAST_FRESH) * middle(seen.left, weights)
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
     kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0) ** 2
     return kept
