@@ -129,8 +129,8 @@ def deliberate(
 
 def check_known(memory: Memory | None, require: Require | None) -> None:
     """Raise if these are not what they should be, as a path or a mapping is not."""
-    check_argument("memory", memory, Memory, "a Memory (a file: Memory.load(path))")
-    check_argument("require", require, Require, "a Require, such as Require(parties=3)")
+    check_argument("memory", memory, Memory | None, "a Memory (a file: Memory.load(path))")
+    check_argument("require", require, Require | None, "a Require, such as Require(parties=3)")
 
 
 class _Round:

@@ -36,7 +36,7 @@ class TableError(ConsilienceError):
     """A table of ratings cannot be used: which, where in it, and what was expected."""
 
 
-def check_argument(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> None:
-    """Raise if an argument is given and is not of this kind."""
-    if value is not None and not isinstance(value, kind):
+def check_argument(name: str, value: Any, kind: Any, expected: str) -> None:
+    """Raise if an argument is not of this kind: a type, or a union such as ``Memory | None``."""
+    if not isinstance(value, kind):
         raise ConsilienceError(f"{name}: expected {expected}, found {type(value).__name__}")

@@ -355,6 +355,8 @@ def test_it_takes_fedavgs_arguments_in_fedavgs_places():
         ({"memory": "memory.npz"}, "expected a Memory"),
         ({"require": {"parties": 3}}, "expected a Require"),
         ({"min_good": "3"}, "expected a whole number, found str"),
+        ({"record": 5}, "record: expected a path, found int"),
+        ({"checkpoint": 5}, "checkpoint: expected a path, found int"),
     ],
 )
 def test_mistakes_are_told_before_the_first_round(wrong, expected):

@@ -26,6 +26,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils, params_type_to
 
 import consilience as cs
 from consilience.integrations.nvflare import ConsilienceAggregator
+from consilience.integrations.rounds import Rounds
 from consilience.record import Record
 from consilience.updates.tensors import Tensor
 from documented import blocks
@@ -403,6 +404,12 @@ def test_too_few_good_shareables_leave_the_model(known: bool, kind: str):
     found = ConsilienceAggregator(params_type=kind)
     after = swarm(found, start, sent("ann", weights(0), kind), BAD["nan"][0], known=known)
     np.testing.assert_array_equal(after["w"], start["w"])
+
+
+def test_a_job_that_asks_for_no_number_of_updates_is_told():
+    """As JSON's null, it may reach us from a job's configuration."""
+    with pytest.raises(cs.ConsilienceError, match="expected a whole number, found NoneType"):
+        Rounds(minimum=None)
 
 
 @pytest.mark.parametrize("spooled", [True, False])

@@ -233,6 +233,8 @@ def test_a_list_of_numbers_is_one_tensor(eve, reason):
     said = cs.aggregate(inner, "mean").rejected["eve"]
     if "container" in reason:
         assert said.startswith("tensor 'w' is missing, tensor 'w.0' is not expected")
+    elif not eve:  # no tensor at all
+        assert said == "tensor 'w' is missing"
     else:
         assert said == reason.replace("the update", "tensor 'w'")
 
@@ -241,6 +243,33 @@ def test_a_list_of_numbers_comes_back_as_one():
     found = cs.aggregate({"ann": {"w": (1, 2)}, "bob": {"w": (1, 3)}}, "mean")
     assert repr(found.value) == "{'w': (1.0, 2.5)}"
     assert repr(cs.aggregate([[1, 2], [1, 4]], "mean").value) == "[1.0, 3.0]"
+
+
+def test_a_list_of_numpys_numbers_is_one_tensor_too():
+    row = np.array([1.0, 2.0, 3.0])
+    updates = {"ann": [1, 2, 3], "bob": list(row), "cat": [1, np.float32(2), np.int64(3)]}
+    found = cs.aggregate(updates, "mean", center=list(row))
+    assert not found.rejected
+    assert found.value == [1.0, 2.0, 3.0]
+
+
+def test_an_empty_list_in_an_update_is_no_tensor():
+    updates = {"ann": {"w": np.ones(3), "m": []}, "bob": {"w": np.ones(3)}}
+    assert not cs.aggregate(updates, "mean").rejected
+
+
+def test_lists_of_different_lengths_are_no_model():
+    """Nobody keeps the tensors of a model in lists: the odd ones are rejected by name."""
+    found = cs.aggregate({"ann": [1, 2, 3], "bob": [1, 2]}, "mean")
+    assert found.rejected == {"bob": "the update has shape (2,), expected (3,)"}
+
+
+def test_an_update_that_cannot_be_read_does_not_differ_from_the_centre():
+    good = {"w": np.ones(3)}
+    with pytest.raises(cs.UpdateError, match="every update was rejected"):
+        cs.aggregate({"ann": "x.pt", "bob": {"v": np.ones(3)}}, center=good)
+    with pytest.raises(cs.UpdateError, match="every update differs from the centre"):
+        cs.aggregate({"ann": {"u": np.ones(3)}, "bob": {"v": np.ones(3)}}, center=good)
 
 
 def test_many_differences_are_counted(random):

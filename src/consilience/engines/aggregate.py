@@ -86,7 +86,7 @@ def aggregate(
     {'zoe': 'the update has shape (1,), expected (2,)'}
     """
     chosen = resolve(method)
-    check_argument("record", record, (Record, str, os.PathLike), "a Record or a path")
+    check_argument("record", record, Record | str | os.PathLike | None, "a Record or a path")
     started = perf_counter()
     lora = None if adapters is None else meaning(adapters)
     if lora is None:

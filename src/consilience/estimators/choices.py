@@ -67,9 +67,10 @@ class Choices:
       data are IID, and 0.4 with Dirichlet 1.
     - ``enough_rounds``: in fewer equal rounds, chance leaves too much.
     - ``outlasting``: how large the lasting part of a party's error may be at full trust, in squared
-      typical trails, over the share of the typical error that fades. On MNIST honest parties reach
-      1.1 where data are IID, and mostly 3.4 of a bar of 2.6 with Dirichlet 1. Steady disguises
-      reach 5 to 9. With a bar at 3 that does not rise, accuracy is lost with one class per party.
+      typical trails; over 1 − λ̃, the share of the typical error that fades, but four times as much
+      at most. On MNIST the bar is 1.5 where data are IID, and honest parties reach 1.1 in nine
+      rounds of ten. With Dirichlet 1 it is 2.6; one honest party of ten may be beyond it, and does
+      lose weight. Steady disguises reach 5 to 9.
 
     Corroboration (see `passes.corroborate`):
 
@@ -78,7 +79,7 @@ class Choices:
     - ``mild``: parties differ mildly, or by noise, if no more than this share of most errors lasts:
       then a party that stands alone also gets less weight. On MNIST it is 0.6 with Dirichlet 1.
     - ``settled``: errors hardly change if more than this share of the typical one lasts: then two
-      parties that stand alone are heard. On MNIST it is 0.67 to 0.89 by federated averaging, and
+      witnesses that stand alone are heard. On MNIST it is 0.67 to 0.89 by federated averaging, and
       0.95 to 0.99 with worker momentum and Dirichlet 0.1.
 
     Votes:

@@ -150,6 +150,8 @@ class Rounds:
         check_argument(
             "the least number of usable updates", self.minimum, Integral, "a whole number"
         )
+        for name in ("record", "checkpoint"):
+            check_argument(name, getattr(self, name), str | os.PathLike | None, "a path")
         if self.adapters not in (None, _AUTO):
             self.adapters = meaning(self.adapters)
             if self.step is not None:

@@ -68,7 +68,8 @@ def parse(
     rejected |= differing
     log_rejected(rejected)
     if not leaves:
-        raise nobody_left(rejected, unlike_center=expected is not None)
+        unlike = expected is not None and len(differing) == len(rejected)
+        raise nobody_left(rejected, unlike_center=unlike)
     good = tuple(leaves)
     _check_floats(leaves[good[0]])
     judged = None if evidence is None else _judged(leaves[good[0]], evidence)
@@ -174,9 +175,10 @@ def _check_parties(read: Mapping[str, _Read]) -> None:
         return
     shapes = {p: tuple(leaf.shape for leaf in found.leaves.values()) for p, found in read.items()}
     (_, most), *others = Counter(shapes.values()).most_common(2)
+    lists = any(found.tree.kind in (list, tuple) for found in read.values())  # no model's tensors
     tied = any(count == most for _, count in others)
     layers = sum(party.rsplit(".", 1)[-1] in _LAYER for party in read) if single else 0
-    if tied or 2 * most < len(read) or 2 * layers > len(read):
+    if (not lists and (tied or 2 * most < len(read))) or 2 * layers > len(read):
         some = ", ".join(f"{shown(party)} {shape}" for party, shape in list(shapes.items())[:3])
         raise UpdateError(
             f"this looks like the tensors of one model, each taken for a party ({some}, …): give "

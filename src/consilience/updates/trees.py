@@ -25,6 +25,8 @@ Leaves = dict[Path, Tensor]
 
 _DEEPEST = 64  # levels of nested containers
 _MOST = 1 << 17  # tensors and containers
+# Types of plain numbers. Not those derived from them, such as bool, which may behave differently.
+_NUMBERS = frozenset((int, float, *(np.dtype(code).type for code in "efdbhilqBHILQ")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ def flatten(update: Any) -> tuple[Leaves, Tree]:
         if is_tensor(node):
             leaves[path] = _outlined(node, path)
             return Tree(type(node), leaf=True)
-        if _is_vector(node):
+        if _is_vector(node) and (node or not path):
             # [1, 2.5] are numbers, not counters.
             leaves[path] = Tensor(np.array(node, float), "float64", (len(node),), type(node)())
             return Tree(type(node), leaf=True)
@@ -147,9 +149,9 @@ def show(path: Path) -> str:
 
 
 def _is_vector(node: Any) -> bool:
-    """Tell whether this is a list of plain numbers. A foreign sequence may answer differently the
-    next time, and is not asked."""
-    return type(node) in (list, tuple) and all(type(part) in (int, float) for part in node)
+    """Tell whether this is a list of plain numbers, Python's or numpy's. A foreign sequence may
+    answer differently the next time, and is not asked."""
+    return type(node) in (list, tuple) and all(type(part) in _NUMBERS for part in node)
 
 
 def _parts(node: Any, path: Path) -> Iterable[tuple[Any, Any]]:

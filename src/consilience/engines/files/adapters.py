@@ -129,17 +129,15 @@ class IntoBase(FolderOfFactors):
         rank: int | str | None,
     ) -> None:
         super().__init__(found, center, output, meter, STACK if rank is None else rank)
-        self.base, self.metadata = base, METADATA | base.metadata
-        # Most of the accepted decide, or the centre: unsaid is false, as PEFT has it.
-        voters = [self.adapters[party] for party in self.parties] if center is None else [center]
-        turned = 2 * sum(bool(one.config.get("fan_in_fan_out")) for one in voters) > len(voters)
-        self._turned = {path: self._is_turned(path, turned) for path in self.modules}
+        self.base, self.metadata, self._said = base, METADATA | base.metadata, center
+        self._turned = self._which_are_turned()
         for path in self.updates.leaves[0]:
             if path not in self._turned:
                 self._check_plain(path)
 
     def begin(self, ranks: Mapping[Key, int]) -> None:
         """Prepare a model like the base."""
+        self._turned = self._which_are_turned()  # again: more parties may be rejected by now
         Adapters.begin(self, ranks)
         self._layout = dict(self.base.tensors)
         self.lay_out()
@@ -193,6 +191,18 @@ class IntoBase(FolderOfFactors):
         """Return the base's name for a tensor beside the factors."""
         name = str(path[0]).removeprefix(PREFIX).replace(_BASE, ".")
         return f"{name.removesuffix('.lora_B.bias')}.bias" if ".lora_B.bias" in name else name
+
+    def _which_are_turned(self) -> dict[Key, bool]:
+        """Tell by module whether the base holds its matrix transposed.
+
+        The centre decides, if it says so, or else most of the accepted parties: unsaid is false, as
+        PEFT has it.
+        """
+        voters = [self.adapters[party].config for party in self.parties]
+        if self._said is not None and "fan_in_fan_out" in self._said.config:
+            voters = [self._said.config]
+        turned = 2 * sum(bool(one.get("fan_in_fan_out")) for one in voters) > len(voters)
+        return {path: self._is_turned(path, turned) for path in self.modules}
 
     def _is_turned(self, path: Key, linear: bool) -> bool:
         """Tell whether the base holds a matrix transposed; raise if it holds none that fits."""

@@ -38,9 +38,11 @@ _OTHERS = {
     "target_parameters": "LoRA of bare parameters (target_parameters)",
 }
 _BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")  # that do not change the base
+_MODEL = "base_model_name_or_path"
+_NEEDED = (_MODEL, "task_type", "target_modules")  # to load an adapter
 # Settings on which merged adapters must agree; a missing one agrees with all.
 _AGREED = {
-    "base_model_name_or_path": "base model",
+    _MODEL: "base model",
     "task_type": "task",
     "fan_in_fan_out": "fan_in_fan_out",
     "layer_replication": "layer_replication",
@@ -141,9 +143,11 @@ def disagreements(
     most, with reasons."""
     found: dict[str, str] = {}
     for key, what in _AGREED.items():
-        said = {party: _said(adapter.config, key) for party, adapter in adapters.items()}
+        said = {
+            party: _comparable(key, adapter.config.get(key)) for party, adapter in adapters.items()
+        }
         known = [value for value in said.values() if value is not None]
-        expected = None if center is None else _said(center.config, key)
+        expected = None if center is None else _comparable(key, center.config.get(key))
         if expected is None and known:
             expected = Counter(known).most_common(1)[0][0]
         for party, value in said.items():
@@ -152,13 +156,12 @@ def disagreements(
     return found
 
 
-def _said(config: Mapping[str, Any], key: str) -> str | None:
+def _comparable(key: str, value: Any) -> str | None:
     """Return a setting as text for comparison. Of a model's path only the last part counts: parties
     keep it in different places."""
-    value = config.get(key)
     if value is None or value == "":
         return None
-    if key == "base_model_name_or_path":
+    if key == _MODEL:
         return str(value).replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
     return _text(value)
 
@@ -166,8 +169,8 @@ def _said(config: Mapping[str, Any], key: str) -> str | None:
 def configuration(
     configs: Sequence[Mapping[str, Any]], weights: Sequence[float], ranks: Mapping[str, int]
 ) -> bytes:
-    """Return the configuration of an adapter with s = 1 and these ranks by module; other settings
-    by weighted majority."""
+    """Return the configuration of an adapter with s = 1 and these ranks by module, and the settings
+    on which most of the weight agrees."""
     (rank, _), *_ = Counter(ranks.values()).most_common(1)
     odd = {f"^{re.escape(module)}": found for module, found in ranks.items() if found != rank}
     found: dict[str, Any] = {
@@ -182,14 +185,33 @@ def configuration(
         "inference_mode": True,
     }
     for key in _KEPT:
-        votes: dict[str, float] = {}
-        for config, weight in zip(configs, weights, strict=True):
-            said = _text(config.get(key))  # who says nothing votes for that
-            votes[said] = votes.get(said, 0.0) + weight
-        chosen = json.loads(max(votes, key=lambda said: votes[said]))
+        chosen = _elected(key, [config.get(key) for config in configs], weights)
         if chosen is not None:
             found[key] = chosen
     return (json.dumps(found, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _elected(key: str, values: Sequence[Any], weights: Sequence[float]) -> Any:
+    """Return the value of a setting that has more than half of the weight; None if none has.
+
+    Who leaves it out votes for that, but not where PEFT needs a value. Names of modules are needed
+    so much that the most frequent ones do. Of different paths to one model its name is left.
+    """
+    said: dict[str | None, float] = {}
+    exact: dict[str | None, dict[str, float]] = {}  # as written, by what is compared
+    for value, weight in zip(values, weights, strict=True):
+        short = _comparable(key, value)
+        if short is not None or key not in _NEEDED:
+            said[short] = said.get(short, 0.0) + weight
+            alike = exact.setdefault(short, {})
+            alike[_text(value)] = alike.get(_text(value), 0.0) + weight
+    best = max(said, key=lambda short: said[short], default=None)
+    if best is None or (2 * said[best] <= sum(said.values()) and key != "target_modules"):
+        return None
+    written = max(exact[best], key=lambda text: exact[best][text])
+    if key == _MODEL and 2 * exact[best][written] <= said[best]:
+        return best
+    return json.loads(written)
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Adversaries whose errors last, and who choose them with the method in mind.
 
-    python -m consilience.lab.studies.disguise [--out docs/data/disguise.json] [--seeds 3]
-    python -m consilience.lab.studies.disguise --lone --out docs/data/lone.json
+    python -m consilience.lab.studies.disguise           # docs/data/disguise.json
+    python -m consilience.lab.studies.disguise --lone    # docs/data/lone.json
 
 The robustness protocol on MNIST, beside 10 honest parties.
 
@@ -47,13 +47,14 @@ def plan(seeds: int, *, lone: bool) -> Plan:
 def main() -> None:
     """Run every cell, and save the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/data/disguise.json"))
+    parser.add_argument("--out", type=Path, help="docs/data/disguise.json, or lone.json")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lone", action="store_true", help="one adversary, of many sizes")
     how = parser.parse_args()
+    out = how.out or Path("docs/data/lone.json" if how.lone else "docs/data/disguise.json")
     with TemporaryDirectory() as folder:
         bench(plan(how.seeds, lone=how.lone), Path(folder), Console())
-        how.out.write_text((Path(folder) / "summary.json").read_text())
+        out.write_text((Path(folder) / "summary.json").read_text())
 
 
 if __name__ == "__main__":
