@@ -37,7 +37,7 @@ def plan(seeds: int, *, lone: bool) -> Plan:
         return replace(every, methods=("pairwise", "mean", "coordinate-median"))
     return replace(
         every,
-        methods=("pairwise", "geometric-median", "mean"),
+        methods=("pairwise", "geometric-median"),
         heterogeneity=("dirichlet-1", "dirichlet-0.1"),
         momentum=(0.0,),
         adversaries=(1,),
