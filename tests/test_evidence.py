@@ -80,8 +80,10 @@ def test_dtypes_may_differ(dtypes, size):
     X = [random.standard_normal(size).astype(kind) for kind in kinds]
     exact = [np.asarray(x, float) for x in X]
     center = random.standard_normal(size).astype("f2")
+    # Products of large half-precision updates are added up in single precision, piece by piece: the
+    # narrower the processor's registers, the more terms to a sum.
     np.testing.assert_allclose(
-        distances(X, center), naive(exact, center), rtol=1e-12 if size == 50 else 1e-6
+        distances(X, center), naive(exact, center), rtol=1e-12 if size == 50 else 5e-6
     )
 
 
@@ -260,7 +262,7 @@ def test_colluders_far_away_spoil_no_distance(far, relative):
     np.testing.assert_allclose(found[3:, 3:], expected[3:, 3:], rtol=1e-12, atol=1e-16)
     np.testing.assert_allclose(found[:3, 3:], expected[:3, 3:], rtol=1e-12)
     # Among themselves a trillionth of the square of their distance from the rest is resolved.
-    np.testing.assert_allclose(found[:3, :3], expected[:3, :3], rtol=5e-3, atol=1e-15 * far**2)
+    np.testing.assert_allclose(found[:3, :3], expected[:3, :3], rtol=5e-3, atol=1e-14 * far**2)
     assert (found >= 0).all()
 
 
