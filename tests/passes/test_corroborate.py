@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 import consilience as cs
-from consilience.passes.corroborate import Corroboration, corroborated, witnesses_of
+from consilience.passes.corroborate import (
+    Corroboration,
+    Witnesses,
+    _shares_alone,
+    corroborated,
+    witnesses_of,
+)
 
 SIZE = 20_000
 
@@ -190,6 +196,20 @@ def test_where_errors_are_settled_two_lone_voices_are_heard(lone):
     assert (corroborated(sample, weights, rule)[1] is None) == (lone == 2)
     one = np.arange(11) != 1  # the two move together: one voice
     assert corroborated(sample, weights, rule, one)[1] is not None
+
+
+@pytest.mark.parametrize(("by", "heard"), [(9, False), (30, True)])
+def test_a_backdoor_is_not_heard_for_the_sake_of_one_that_hardly_stands_alone(by, heard):
+    """An honest party knows a class a little better: it loses 3 %, the backdoor 60 %."""
+    sample = np.array(list(noisy(11, 4096).values()))
+    sample[0, :20] += 30
+    sample[1, 100:120] += by
+    weights = np.full(11, 1 / 11)
+    shares = _shares_alone(sample, weights, Witnesses(bytes([1]) * 11, 2.0))
+    assert shares[0] > 0.5
+    assert shares[1] > Corroboration().alone
+    found = corroborated(sample, weights, Corroboration(settled=True))[1]
+    assert (found is None) == heard
 
 
 def test_who_is_hardly_believed_is_no_lone_voice():
