@@ -1,6 +1,7 @@
 """The whole path on a few kilobytes: fetch, train, attack, aggregate, tabulate, plot."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import pytest
 from rich.console import Console
 
 from consilience.lab import reproduce, runner, shakespeare
-from consilience.lab.experiments import DRAWN, METHODS, Scale, mnist_sgd, random_local, text_sgd
+from consilience.lab.experiments import (
+    DRAWN,
+    FULL,
+    METHODS,
+    Scale,
+    mnist_sgd,
+    random_local,
+    text_sgd,
+)
 from consilience.lab.figures import lines, save, spaced
 from consilience.lab.tables import best, compared, difference, last, sampling_error, spread, where
 
@@ -63,6 +72,26 @@ def test_everything_is_run_drawn_and_tabulated(tmp_path: Path, quiet: Console) -
     ends = {r["method"]: r["accuracy"] for r in one_round if r["R"] == 10 and "iteration" not in r}
     # Told nothing, IVAR-VB knows the bars among 10 random adversaries; the mean does not.
     assert ends["IVAR-VB"] > 0.9 > ends["Uniform average"]
+
+
+def _tables(page: str) -> dict[str, list[str]]:
+    """Return the tables of each section of a page."""
+    sections = re.findall(r"^## (.*)\n((?:(?!## ).*\n?)*)", page, re.MULTILINE)
+    return {name: re.findall(r"(?:^\|.*\n?)+", body, re.MULTILINE) for name, body in sections}
+
+
+def test_the_tables_of_the_docs_are_those_of_the_data() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    cells = map(json.loads, (docs / "data" / "reproduction.jsonl").read_text().splitlines())
+    records: dict[str, list[runner.Row]] = {name: [] for name in reproduce.EXPERIMENTS}
+    for cell in cells:
+        told = [{**cell["settings"], **record} for record in cell["records"]]
+        records[cell["experiment"]] += told
+    made = _tables(reproduce.write_page(records, FULL))
+    shown = _tables((docs / "results.md").read_text())
+    assert len(made) == 6
+    for name, tables in made.items():
+        assert [t.strip() for t in tables] == [t.strip() for t in shown[name][: len(tables)]], name
 
 
 @pytest.mark.usefixtures("tiny_data")
