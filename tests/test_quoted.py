@@ -1,0 +1,168 @@
+"""What the pages quote is what their data say: every number of these tables is made again."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+SPLITS = {
+    "IID": "iid",
+    "Dirichlet 1": "dirichlet-1",
+    "Dirichlet 0.1": "dirichlet-0.1",
+    "one class": "one-class",
+}
+
+
+def data(name, **settings):
+    """Return the rows of a data file that have these settings."""
+    rows = json.loads((DOCS / "data" / f"{name}.json").read_text())
+    return [row for row in rows if settings.items() <= row.items()]
+
+
+def one(name, key, **settings):
+    (row,) = data(name, **settings)
+    return row[key]
+
+
+def table(page, head):
+    """Return the rows of the one table whose header begins like this, its header first."""
+    found = [
+        lines
+        for lines in re.findall(r"(?:^\|.*\n)+", (DOCS / page).read_text(), re.MULTILINE)
+        if lines.startswith(head)
+    ]
+    assert len(found) == 1, f"{len(found)} tables of {page} begin with {head}"
+    rows = [
+        [cell.strip() for cell in line.strip("|\n").split("|")] for line in found[0].split("\n")
+    ]
+    return [rows[0], *(row for row in rows[2:] if len(row) > 1)]
+
+
+def same(quoted, value, digits=1):
+    """Tell whether a number was rounded to so many digits, with whichever minus."""
+    number = float(quoted.replace("−", "-").replace("*", ""))
+    return abs(number - value) <= 0.5 * 10**-digits + 1e-9
+
+
+def attacked():
+    rows = data("robustness", method="pairwise", adversaries=4)
+    return [row for row in rows if row["attack"] != "none" and "@" not in row["attack"]]
+
+
+@pytest.mark.parametrize("page", ["robustness.md", "../README.md"])
+def test_how_many_cells_of_the_grid_are_near_the_oracle(page):
+    text = " ".join((DOCS / page).read_text().split())
+    rows = attacked()
+    assert len(rows) == 31 * 4 * 2
+    assert {row["seeds"] for row in rows} == {3}
+    near = {bar: sum(row["below"] >= -bar for row in rows) for bar in (1, 3)}
+    if page == "robustness.md":
+        words = {248: "All 248"}.get(near[3], f"{near[3]} of the 248")
+        assert f"**{words} attacked cells of `pairwise` are within 3 points of the oracle**" in text
+        assert f", {near[1]} ({round(100 * near[1] / 248)} %) within 1" in text
+    else:
+        assert f"`pairwise` loses at most 1 point in {near[1]} of the 248 cases" in text
+
+
+def test_one_adversary():
+    head, *rows = table("robustness.md", "| split | momentum | within 1 point")
+    assert head[:4] == ["split", "momentum", "within 1 point", "below −3"]
+    for split, momentum, near, far, worst in rows:
+        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum), "adversaries": 1}
+        cells = data("robustness-one", method="pairwise", **kind)
+        below = sorted(r["below"] for r in cells if r["attack"] != "none")
+        assert len(below) == 31
+        assert sum(b >= -1 for b in below) == int(near.split()[0]), split
+        assert sum(b < -3 for b in below) == int(far), split
+        said = re.findall(r"−[\d.]+", worst)[0]
+        assert same(said, below[0], int("." in said)), split
+
+
+def test_one_adversary_beside_others():
+    (_, *heads), *rows = table("robustness.md", "| method | Dirichlet 1: ALIE 1.5")
+    names = {"ALIE 1.5": "alie-1.5", "min-max": "min-max", "IPM 10": "ipm-10"}
+    for method, *cells in rows:
+        split = ""
+        for head, cell in zip(heads, cells, strict=True):
+            *before, attack = head.split(": ")
+            split = before[0] if before else split
+            kind = {"heterogeneity": SPLITS[split], "momentum": 0.0, "attack": names[attack]}
+            assert same(cell, one("robustness-one", "below", method=method.strip("`"), **kind))
+
+
+def test_one_adversary_that_knows_the_bar():
+    (_, *heads), *rows = table("robustness.md", "| method | Dirichlet 1: z = 0.6")
+    for method, *cells in rows:
+        split = ""
+        for head, cell in zip(heads, cells, strict=True):
+            *before, size = head.split(": ")
+            split = before[0] if before else split
+            attack = f"lone-{float(size.removeprefix('z = ')):g}"
+            kind = {"heterogeneity": SPLITS[split], "attack": attack}
+            assert same(cell, one("lone", "below", method=method.strip("`"), **kind))
+
+
+def test_beside_other_methods():
+    (_, *attacks, _), *rows = table("robustness.md", "| method | none | gaussian")
+    for method, *cells, worst in rows:
+        kind = {"method": method.strip("`"), "heterogeneity": "one-class", "momentum": 0.9}
+        found = [one("robustness", "below", attack=attack, **kind) for attack in attacks]
+        for cell, value in zip(cells, found, strict=True):
+            assert same(cell, value)
+        assert same(worst, min(found))
+
+
+def test_adversaries_who_ask_the_aggregator():
+    (_, _, *splits), *rows = table("robustness.md", "| attack | momentum | IID")
+    for attack, momentum, *cells in rows:
+        for split, cell in zip(splits, cells, strict=True):
+            kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum)}
+            assert same(cell, one("robustness", "below", method="pairwise", attack=attack, **kind))
+
+
+def test_backdoors():
+    (_, *heads), *rows = table("robustness.md", "| backdoor | IID, 1")
+    for kind, *cells in rows:
+        for head, cell in zip(heads, cells, strict=True):
+            split, count = head.split(", ")
+            settings = {"heterogeneity": SPLITS[split], "adversaries": int(count), "kind": kind}
+            (row,) = data("backdoors", method="pairwise", **settings)
+            success, below = cell.split(" / ")
+            assert same(success, row["success"], 2)
+            assert same(below, row["below"])
+
+
+def test_disguises():
+    (_, *splits), *rows = table("limits.md", "| means of three seeds | IID")
+    momentum = 0.0
+    for name, *cells in rows:
+        method, *rest = name.split(", ")
+        momentum = {"no momentum": 0.0, "momentum 0.9": 0.9}[rest[0]] if rest else momentum
+        kind = {"method": method.strip("`").replace(" ", "-"), "momentum": momentum}
+        for split, cell in zip(splits, cells, strict=True):
+            digits = int("." in cell)
+            value = one("disguise", "below", attack="disguise", heterogeneity=SPLITS[split], **kind)
+            assert same(cell, value, digits)
+
+
+SCENES = {
+    "**All alike**": ("clean", ("mean",)),
+    "**One is 10": ("outlier", ("mean", "coordinate-median", "geometric-median", "ivar-vb")),
+    "**Three in ten": ("outliers", ("mean", "coordinate-median", "geometric-median", "ivar-vb")),
+    "**Standard deviations": ("spread", ("coordinate-median", "geometric-median")),
+}
+
+
+@pytest.mark.parametrize("start", SCENES)
+def test_few_parties_and_few_numbers(start):
+    scene, others = SCENES[start]
+    text = (DOCS / "sizes.md").read_text()
+    lines = text[text.index(start) :].split("\n\n")[1].splitlines()
+    sizes = [int(cell) for cell in lines[0].strip("|").split("|")[1:]]
+    for line in lines[2:]:
+        count, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        for size, cell in zip(sizes, cells, strict=True):
+            (row,) = data("sizes", scene=scene, parties=int(count), coordinates=size)
+            assert same(cell, row["pairwise"] / min(row[other] for other in others), 2)
