@@ -30,12 +30,12 @@ def table(page, head):
     """Return the rows of the one table whose header begins like this, its header first."""
     found = [
         lines
-        for lines in re.findall(r"(?:^\|.*\n)+", (DOCS / page).read_text(), re.MULTILINE)
-        if lines.startswith(head)
+        for lines in re.findall(r"(?:^ *\|.*\n)+", (DOCS / page).read_text(), re.MULTILINE)
+        if lines.lstrip().startswith(head)
     ]
     assert len(found) == 1, f"{len(found)} tables of {page} begin with {head}"
     rows = [
-        [cell.strip() for cell in line.strip("|\n").split("|")] for line in found[0].split("\n")
+        [cell.strip() for cell in line.strip(" |\n").split("|")] for line in found[0].split("\n")
     ]
     return [rows[0], *(row for row in rows[2:] if len(row) > 1)]
 

@@ -96,7 +96,7 @@ class Beliefs:
     groups: tuple[tuple[str, ...], ...] = ()  #: parties that move together, where the method tells
     reasons: Mapping[str, str] | None = None  #: of parties that stand out, where the method tells
     slack: float | None = None  #: how far levels were believed, `pairwise` only
-    corroboration: Corroboration | None = None  #: what others must stand beside; None: nothing
+    corroboration: Corroboration | None = None  #: what others must stand beside, if anything
     camps: tuple[tuple[str, ...], ...] = ()  #: either may be right, where the method is torn
 
     @property

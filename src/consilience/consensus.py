@@ -40,7 +40,7 @@ class Consensus(Shown):
     noise: dict[str, float]  #: standard deviation per coordinate; NaN where unknown
     covariance: Matrix | None  #: (J, J), in the order of parties
     rejected: dict[str, str]  #: party -> reason
-    variance: float | None  #: of the value about the truth, per coordinate: VB only
+    variance: float | None  #: of the value about the truth, per coordinate (VB only)
     beliefs: Beliefs | None  #: None for coordinate-wise rules
     diagnostics: dict[str, Any]  #: iterations, convergence, effective number of parties, seconds
     center_weight: float = 0.0  #: one minus the parties' weights, if there is a prior

@@ -49,9 +49,9 @@ class Inference(Shown):
 
     truth: dict[Hashable, float]  #: by task
     intervals: dict[Hashable, tuple[float, float]]  #: by task; NaN where the method has none
-    noise: dict[Hashable, float]  #: by party: of its error, bias apart; NaN where unknown
-    bias: dict[Hashable, float]  #: by party: how much too high it rates
-    gain: dict[Hashable, float]  #: by party: how much it moves when the truth moves by one
+    noise: dict[Hashable, float]  #: of each party's error, bias apart; NaN where unknown
+    bias: dict[Hashable, float]  #: how much too high each party rates
+    gain: dict[Hashable, float]  #: how much each party moves when the truth moves by one
     groups: tuple[tuple[Hashable, ...], ...]  #: parties that move together
     reasons: dict[Hashable, str]  #: of the parties that stand out
     diagnostics: dict[str, Any]

@@ -95,10 +95,11 @@ def heat_maps(
         image = axis.imshow(worse * values, cmap="magma_r", vmin=0, vmax=90, aspect="auto")
         for place, value in np.ndenumerate(values):
             if np.isfinite(value):
-                ink = "white" if worse * value > 35 else "black"
+                # Nearly white and nearly black: a cell keeps its colour on a dark screen.
+                ink = "#fefefe" if worse * value > 35 else "#010101"
+                text = f"{value:.0f}" if abs(value) >= 9.5 else f"{round(value, 1) + 0.0:.1f}"
                 axis.text(
-                    place[1], place[0], f"{value:.0f}", ha="center", va="center",
-                    fontsize=7, color=ink,
+                    place[1], place[0], text, ha="center", va="center", fontsize=7, color=ink
                 )  # fmt: skip
         axis.set_title(title, fontsize=8)
         axis.set_xticks(range(len(columns)), columns, rotation=45, ha="right", fontsize=7)

@@ -78,7 +78,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
             method: grid(where(mine, method=method), "below", attack=attacks, heterogeneity=kinds)
             for method in values(mine, "method")
         }
-        words = "accuracy less the oracle's, in points (colour: points below)"
+        words = f"accuracy less the oracle's, in points; worker momentum {momentum:g}"
         found[_name(count, momentum)] = heat_maps(panels, attacks, kinds, words)
     return found
 

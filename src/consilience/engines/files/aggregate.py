@@ -60,8 +60,9 @@ def aggregate_files(
             folder of .safetensors shards with an index, or a PEFT folder: a LoRA adapter.
         out: where the consensus goes: a .safetensors or .npz file, or a folder. It is replaced as a
             whole at the end, or left alone. None writes nothing, and only judges the parties.
-        method, memory, exact, seed, require, tensors, evidence: as in `aggregate`. Tensors that are
-            not aggregated are the centre's, and missing where there is none.
+        method, memory, exact, seed, require, evidence: as in `aggregate`.
+        tensors: as in `aggregate`. Those that are not aggregated are the centre's, and missing
+            where there is none.
         center: the path of the previous global model or adapter, for methods with a prior.
         progress: called now and then with the step, the bytes done and the bytes to do.
         rank: of the adapter that comes of adapters, as of `LoRA`.
