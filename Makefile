@@ -14,7 +14,7 @@ demo: $(VENV)/.base
 	$(BIN)/consilience demo
 
 test: $(VENV)/.dev lint docs
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The daily loop: all that starts no other process and is quick (tests/slow.txt).
 check: $(VENV)/.dev lint

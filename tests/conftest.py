@@ -10,23 +10,23 @@ for variable in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]:
 
 TESTS = Path(__file__).parent
 SLOW = set((TESTS / "slow.txt").read_text().split())
-# Minutes, mostly of waiting: each begins with the run, and the others go on meanwhile.
-FIRST = ("test_a_federation_of_processes", "test_the_commands_of_the_example")
+# Minutes each, so the run begins with them; both on the first worker, since two federations of
+# processes at once are too much for two cores, and Flower's database then says that it is locked.
+FIRST = ("test_flower_deployment", "test_documented")
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(items):
     """Mark what is slow. What waits for processes begins first, and what is quick ends."""
     for item in items:
         if f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}" in SLOW:
             item.add_marker("slow")
-    kinds = ("integration", "slow")
-    items.sort(key=lambda item: [item.get_closest_marker(kind) is None for kind in kinds])
-    # Each worker begins with an equal share of the list.
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    for worker, name in enumerate(FIRST):
-        for place in [n for n, item in enumerate(items) if item.originalname == name]:
-            items.insert(len(items) // workers * (worker % workers), items.pop(place))
+
+    def order(item):
+        marks = ("integration", "slow")
+        return item.path.stem not in FIRST, *(item.get_closest_marker(m) is None for m in marks)
+
+    items.sort(key=order)
 
 
 @pytest.fixture(params=["compiled", "plain"])
