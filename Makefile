@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Not compiled ahead, which takes longer than all else: most of it is never imported. What is gets
 # compiled then, once, if Python may write it down.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+INSTALL := install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PIP := $(BIN)/python -m pip $(INSTALL)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check lint docs gallery dist fuzz bench robustness echarts browser clean
@@ -15,9 +16,9 @@ demo: $(VENV)/.base
 test: $(VENV)/.dev lint docs
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The daily loop: all that starts no other process.
+# The daily loop: all that starts no other process and is quick (tests/slow.txt).
 check: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration and not slow"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -64,14 +65,22 @@ echarts:
 	  tools/echarts/node_modules/zrender/LICENSE tools/echarts/node_modules/tslib/LICENSE.txt > $(VENDOR)/LICENSE
 	sha256sum --check tools/echarts/echarts.sha256
 
+# The pip that Python brings along would be old, and compiled ahead. It serves where there is no other.
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $@ $(INSTALL) pip 'setuptools>=77' 2> /dev/null \
+	  || { $@ -m ensurepip > /dev/null && $(PIP) 'setuptools>=77'; } || { rm -rf $(VENV); exit 1; }
 
 # What an editable installation is made from; all else it reads where it lies.
 BUILT := pyproject.toml setup.py constraints.txt $(wildcard src/consilience/passes/*.[ch])
 
+# As pip install -e '.[figures]' would, but the loops are compiled while the rest is fetched.
+NEEDS := import tomllib; of = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  print("\n".join(of["dependencies"] + of["optional-dependencies"]["figures"]))
 $(VENV)/.base: $(VENV)/bin/python $(BUILT)
-	$(PIP) -e '.[figures]'
+	$(BIN)/python -c '$(NEEDS)' > $(VENV)/needs.txt
+	$(PIP) --no-deps --no-build-isolation -e . & own=$$!; \
+	  $(PIP) -r $(VENV)/needs.txt; rest=$$?; wait $$own && exit $$rest
 	touch $@
 
 # A browser for the tests of the page. Where it cannot be had they are skipped, and say so.

@@ -1,16 +1,32 @@
 """One thread for the tests: their matrices are small, and threads would wait for one another."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 for variable in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]:
     os.environ.setdefault(variable, "1")
 
+TESTS = Path(__file__).parent
+SLOW = set((TESTS / "slow.txt").read_text().split())
+# Minutes each, so the run begins with them; both on the first worker, since two federations of
+# processes at once are too much for two cores, and Flower's database then says that it is locked.
+FIRST = ("test_flower_deployment", "test_documented")
 
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(items):
-    """What mostly waits begins first, and the others run meanwhile."""
-    items.sort(key=lambda item: "test_flower_deployment" not in item.nodeid)
+    """Mark what is slow. What waits for processes begins first, and what is quick ends."""
+    for item in items:
+        if f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}" in SLOW:
+            item.add_marker("slow")
+
+    def order(item):
+        marks = ("integration", "slow")
+        return item.path.stem not in FIRST, *(item.get_closest_marker(m) is None for m in marks)
+
+    items.sort(key=order)
 
 
 @pytest.fixture(params=["compiled", "plain"])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,6 +17,26 @@ import psutil
 
 BIN = Path(sys.executable).parent
 PATIENCE = 120.0  # seconds until a wait is given up
+# The command flwr, forked for each line of words, as importing it takes seconds.
+FLWR = """
+import json, os, sys
+from flwr.cli.app import app
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        sys.argv, (out, err) = ["flwr", *json.loads(line)], sys.argv[1:]
+        for stream, file in (1, out), (2, err):
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        code = 1
+        try:
+            app()
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 class Deployment:
@@ -25,6 +46,7 @@ class Deployment:
         self.folder, self.app, self.certificates = folder, app, certificates
         self.address = f"127.0.0.1:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: subprocess.Popen[str] | None = None
         self.environment = {
             **os.environ,
             "FLWR_HOME": str(folder / "flwr"),
@@ -84,17 +106,25 @@ class Deployment:
         return found
 
     def text(self, *command: str) -> str:
-        done = subprocess.run(
-            [BIN / "flwr", *command],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"flwr {command[0]}: {done.stdout}\n{done.stderr}\n{self.log()}")
-        return done.stdout
+        out, err = (self.folder / f"flwr.{name}" for name in ("out", "err"))
+        if self.commands is None:
+            self.commands = subprocess.Popen(
+                [sys.executable, "-c", FLWR, out, err],
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self.commands.stdin is not None
+        assert self.commands.stdout is not None
+        print(json.dumps(command), file=self.commands.stdin, flush=True)
+        if not select.select([self.commands.stdout], [], [], PATIENCE)[0]:
+            raise TimeoutError(f"flwr {command[0]} takes too long\n{self.log()}")
+        if self.commands.stdout.readline() != "0\n":
+            said = f"{out.read_text()}\n{err.read_text()}"
+            raise RuntimeError(f"flwr {command[0]}: {said}\n{self.log()}")
+        return out.read_text()
 
     def start(self, name: str, command: Sequence[str], *options: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -126,6 +156,9 @@ class Deployment:
     def close(self) -> None:
         for name in list(self.processes):
             self.kill(name)
+        if self.commands is not None:
+            with self.commands:
+                self.commands.kill()
 
 
 class Run:
@@ -140,13 +173,15 @@ class Run:
 
     def finished(self) -> None:
         """Wait until the run has ended, and see that it did well."""
-        # No server is no end: it may be yet to start.
-        wait(
-            lambda: not self._servers() and self.status().startswith("finished"),
-            "the run goes on",
-            self.deployment.log,
-        )
-        status = self.status()
+        status = ""
+
+        def ended() -> bool:
+            nonlocal status
+            # No server is no end: it may be yet to start.
+            status = "" if self._servers() else self.status()
+            return status.startswith("finished")
+
+        wait(ended, "the run goes on", self.deployment.log)
         assert status == "finished:completed", f"{status}\n{self.deployment.log()}"
 
     def stop(self) -> None:

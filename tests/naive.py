@@ -875,8 +875,8 @@ def drawn_together(names, D, seen, n):
     likely = {}
     for nu in 2.0 ** np.arange(-2, 7):
         for scale in typical * 2.0 ** np.arange(-4, 0.1, 0.5):
-            ratios = [D[a, b] / scale for a, b in D if a < b]
-            densities = [f.logpdf(x, n, nu) + np.log(x) for x in ratios]  # of the logarithm
+            ratios = np.array([D[a, b] / scale for a, b in D if a < b])
+            densities = f.logpdf(ratios, n, nu) + np.log(ratios)  # of the logarithm
             likely[nu, scale] = 2 / len(names) * sum(densities)
     most = max(likely.values())
     likely = {key: np.exp(value - most) for key, value in likely.items()}

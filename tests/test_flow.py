@@ -87,3 +87,10 @@ def test_functions_fit_a_screen():
                 if body:
                     length = node.end_lineno - body[0].lineno + 1
                     assert length <= 40, f"{path.name}: {node.name} has {length} lines"
+
+
+def test_what_is_called_slow_is_there():
+    tests = Path(__file__).parent
+    for line in (tests / "slow.txt").read_text().split():
+        file, name = line.split("::")
+        assert f"def {name}(" in (tests / file).read_text(encoding="utf-8"), line

@@ -12,7 +12,8 @@ from consilience.lab import demo
 logging.getLogger("consilience").setLevel(logging.ERROR)  # each round rejects the garbage
 with TemporaryDirectory() as folder:
     file = Path(folder) / "run.jsonl"
-    demo.federate(demo.gather(seed=0, alpha=1.0), "pairwise", seed=0, record=cs.Record(file))
+    data = demo.gather(seed=0, alpha=1.0)
+    demo.federate(data, ["pairwise"], seed=0, records={"pairwise": cs.Record(file)})
     rounds = cs.Record.read(file)
 
 picture, (axes,) = figure()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -28,18 +29,18 @@ pytestmark = [
 COUNT = 6
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@contextmanager
+def cluster(folder):
     """A scheduler, two workers and a client: (client, the workers' processes)."""
-    where = tmp_path / "scheduler.json"
+    where = folder / "scheduler.json"
     paths = [str(Path(shards.__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     common = ["--scheduler-file", str(where), "--no-dashboard"]
 
     def start(what, *options):
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *common, *options]
-        with open(tmp_path / f"{what}.log", "ab") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=tmp_path)
+        with open(folder / f"{what}.log", "ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
 
     running = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
     try:
@@ -60,6 +61,13 @@ def cluster(tmp_path):
             process.wait(timeout=30)
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """Of one cluster for all, since its processes take seconds to start."""
+    with cluster(tmp_path_factory.mktemp("dask")) as (client, _):
+        yield client
+
+
 def loads(**how):
     return [partial(shards.load, n, **how) for n in range(COUNT)]
 
@@ -74,8 +82,12 @@ def saved(consensus):
     return [np.load(path).tobytes() for path in consensus.value]
 
 
-def test_shards_agree_with_one_process_and_survive_a_killed_worker(cluster, tmp_path):
-    client, workers = cluster
+def test_shards_agree_with_one_process_and_survive_a_killed_worker(tmp_path):
+    with cluster(tmp_path) as (client, workers):
+        agree_and_survive(client, workers, tmp_path)
+
+
+def agree_and_survive(client, workers, tmp_path):
     quiet, disturbed = tmp_path / "quiet", tmp_path / "disturbed"
     quiet.mkdir(), disturbed.mkdir()
     expected = aggregate_shards(client, loads(), exact=True, save=partial(shards.save, quiet))
@@ -105,8 +117,7 @@ def test_shards_agree_with_one_process_and_survive_a_killed_worker(cluster, tmp_
     assert found[0].weights == expected.weights
 
 
-def test_who_is_bad_in_one_shard_is_rejected_in_all(cluster):
-    client, _ = cluster
+def test_who_is_bad_in_one_shard_is_rejected_in_all(client):
     found = aggregate_shards(client, loads(bad="h2"))
     assert found.rejected == {"h2": "tensor 'w' holds nan at position 59993"}
     without = {p: update for p, update in whole().items() if p != "h2"}
@@ -119,8 +130,7 @@ def test_who_is_bad_in_one_shard_is_rejected_in_all(cluster):
     assert missing.rejected == {"h3": "it is not in every shard"}
 
 
-def test_who_cannot_be_walked_through_costs_itself_alone(cluster):
-    client, _ = cluster
+def test_who_cannot_be_walked_through_costs_itself_alone(client):
     found = aggregate_shards(client, [partial(shards.nested, n) for n in range(3)])
     assert set(found.rejected) == {"h4"}
     with pytest.raises(RecursionError):
@@ -128,8 +138,7 @@ def test_who_cannot_be_walked_through_costs_itself_alone(cluster):
 
 
 @pytest.mark.parametrize("method", ["coordinate-median", cs.TrimmedMean(0.4)])
-def test_coordinatewise_rules_equal_those_in_process(cluster, method):
-    client, _ = cluster
+def test_coordinatewise_rules_equal_those_in_process(client, method):
     found = aggregate_shards(client, loads(), method, exact=True)
     alone = cs.aggregate(whole(), method, exact=True)
     for n, part in enumerate(found.value):
@@ -142,9 +151,8 @@ def test_coordinatewise_rules_equal_those_in_process(cluster, method):
 
 
 @pytest.mark.parametrize("method", ["pairwise", "trimmed-mean"])
-def test_what_hides_in_a_sampled_shard_is_found(cluster, method):
+def test_what_hides_in_a_sampled_shard_is_found(client, method):
     """The places of the sample are those that the seed leads to, and the NaN is beside them."""
-    client, _ = cluster
     seeds = np.random.default_rng(5).integers(2**63, size=2).tolist()
     spans = sampled_spans(shards.LARGE, 8, np.random.default_rng(seeds[1]))
     at = next(stop for (_, stop), (start, _) in pairwise(spans) if start > stop)
@@ -160,8 +168,7 @@ def test_what_hides_in_a_sampled_shard_is_found(cluster, method):
     assert found.weights["h2"] == 0
 
 
-def test_memory_centers_and_sampling(cluster):
-    client, _ = cluster
+def test_memory_centers_and_sampling(client):
     large = [partial(shards.load, n, size=shards.LARGE) for n in range(2)]
     memory = cs.Memory()
     for _ in range(2):

@@ -12,31 +12,17 @@ from typer.testing import CliRunner
 import consilience as cs
 from consilience.cli.commands import app
 
-try:
-    import torchvision  # noqa: F401
-except Exception:  # one made for another torch, as a peer brings along, would stop Transformers
-    sys.modules["torchvision"] = None  # type: ignore[assignment]
-
-from peft import LoHaConfig, LoraConfig, PeftModel, get_peft_model
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # what PEFT and Transformers say to each other
 TEXT = torch.arange(12).reshape(2, 6)
 SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
 
 
-def llama() -> LlamaForCausalLM:
+def llama():
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(**SMALL, num_attention_heads=2, tie_word_embeddings=False))
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2():
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2)
     return GPT2LMHeadModel(config)
@@ -90,6 +76,25 @@ def run(*words: object) -> tuple[int, str, str]:
 def logits(model):
     with torch.no_grad():
         return model.eval()(TEXT).logits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Not at the top: it takes ten seconds, and every worker collects every test."""
+    try:
+        import torchvision  # noqa: F401
+    except Exception:  # one made for another torch, as a peer brings along, would stop Transformers
+        sys.modules["torchvision"] = None  # type: ignore[assignment]
+    global LoHaConfig, LoraConfig, PeftModel, get_peft_model
+    global AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from peft import LoHaConfig, LoraConfig, PeftModel, get_peft_model
+    from transformers import (
+        AutoModelForCausalLM,
+        GPT2Config,
+        GPT2LMHeadModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
 
 
 @pytest.fixture(autouse=True)

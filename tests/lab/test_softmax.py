@@ -42,6 +42,18 @@ def test_training_learns_and_repeats():
     assert (softmax.train(model, 0, 3, 2, seed=0)["bias"] != trained["bias"]).any()
 
 
+def test_a_stack_of_models_learns_as_each_of_them_alone():
+    models = [softmax.train(softmax.initial(), 0, 3, round, seed=0) for round in range(3)]
+    stack = softmax.unflat(np.stack([softmax.flat(model) for model in models]))
+    inputs, labels = softmax.shard(1, 3, 0)
+    found = softmax.learn(stack, inputs, labels, np.random.default_rng(5))
+    guesses = softmax.guesses(found, inputs)  # (n, 3)
+    for j, model in enumerate(models):
+        alone = softmax.learn(model, inputs, labels, np.random.default_rng(5))
+        np.testing.assert_allclose(softmax.flat(found)[j], softmax.flat(alone), atol=1e-6)
+        np.testing.assert_array_equal(guesses[:, j], softmax.guesses(alone, inputs))
+
+
 @pytest.mark.parametrize("attack", SUITE)
 def test_every_attack_has_something_to_send(attack: str):
     model = softmax.train(softmax.initial(), 0, 3, 1, seed=0)

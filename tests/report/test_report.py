@@ -13,8 +13,10 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import consilience as cs
+from consilience.cli.commands import app
 from mirror import LocalMirror
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'consilience[dev]'")
@@ -89,8 +91,8 @@ def example(tmp_path_factory) -> str:
 
 def report(record: Path) -> str:
     page = record.with_suffix(".html")
-    found = run("report", record, "-o", page)
-    assert found.returncode == 0, found.stderr
+    found = CliRunner().invoke(app, ["report", str(record), "-o", str(page)])
+    assert found.exit_code == 0, found.output
     return page.as_uri()
 
 

@@ -14,7 +14,7 @@ Each method runs a federation of its own. Needs no torch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -81,13 +81,10 @@ def run(console: Console, seed: int, alpha: float, figure: Path, page: Path) -> 
     with console.status("MNIST: from the cache, or fetched once"):
         data = gather(seed, alpha)
     logging.getLogger("consilience").setLevel(logging.ERROR)  # the garbage is reported below
-    runs: dict[str, Run] = {}
     with TemporaryDirectory() as folder:
         record = Path(folder) / "the demo, by pairwise"
-        for name in track((*METHODS, ALONE), f"{ROUNDS} rounds by each method", console=console):
-            with one_thread():  # small products are slower on two threads
-                kept = Record(record) if name == "pairwise" else None
-                runs[name] = federate(data, name, seed, kept)
+        rounds = track(range(ROUNDS), f"{ROUNDS} rounds by each method", console=console)
+        runs = federate(data, (*METHODS, ALONE), seed, {"pairwise": Record(record)}, rounds)
         report.write(record, page)
     console.print(_methods(runs))
     console.print(_trust(runs["pairwise"].last))
@@ -115,33 +112,56 @@ def gather(seed: int, alpha: float) -> Data:
     return Data(shares, test, digits.test_labels, triggered)
 
 
-def federate(data: Data, method: str, seed: int, record: Record | None = None) -> Run:
-    """Train for some rounds with one method, which is told nothing."""
-    parties = HOSPITALS if method == ALONE else (*HOSPITALS, *OTHERS)
-    model, memory = softmax.initial(), Memory(seed=seed)
-    accuracy, success = [], []
-    for round in range(ROUNDS):
-        updates = {party: _sent(data, model, party, [seed, round]) for party in parties}
-        name = "mean" if method == ALONE else method
-        consensus = aggregate(updates, name, memory=memory, seed=seed)
-        model = softmax.unflat(softmax.flat(model) + consensus.value)
-        accuracy.append(float((softmax.guesses(model, data.pictures) == data.labels).mean()))
-        success.append(float((softmax.guesses(model, data.triggered) == PATCH.target).mean()))
-        if record is not None:
-            record.append(consensus, round=round + 1, accuracy=accuracy[-1])
-    return Run(accuracy, success, consensus)
+def federate(
+    data: Data,
+    methods: Sequence[str],
+    seed: int,
+    records: Mapping[str, Record] | None = None,
+    rounds: Iterable[int] | None = None,
+) -> dict[str, Run]:
+    """Train for some rounds with each method, which is told nothing.
+
+    Each has a federation of its own; they go side by side, as parties draw the same pictures.
+    """
+    models = np.stack([softmax.flat(softmax.initial())] * len(methods))  # (methods, K)
+    memories = {method: Memory(seed=seed) for method in methods}
+    last: dict[str, Consensus] = {}
+    accuracy, success = [], []  # by round: (methods,)
+    for round in range(ROUNDS) if rounds is None else rounds:
+        with one_thread():  # small products are slower on two threads
+            parties = (*HOSPITALS, *OTHERS)
+            sent = {party: _sent(data, models, party, [seed, round]) for party in parties}
+            for row, (method, memory) in enumerate(memories.items()):
+                name, heard = ("mean", HOSPITALS) if method == ALONE else (method, parties)
+                updates = {party: sent[party][row] for party in heard}
+                last[method] = aggregate(updates, name, memory=memory, seed=seed)
+                models[row] += last[method].value
+            stack = softmax.unflat(models)
+            right = softmax.guesses(stack, data.pictures) == data.labels[:, None]
+            fooled = softmax.guesses(stack, data.triggered) == PATCH.target
+        accuracy.append(right.mean(0).tolist())
+        success.append(fooled.mean(0).tolist())
+        for method, score in zip(methods, accuracy[-1], strict=True):
+            if records and method in records:
+                records[method].append(last[method], round=round + 1, accuracy=score)
+    found = zip(methods, zip(*accuracy, strict=True), zip(*success, strict=True), strict=True)
+    return {method: Run(right, fooled, last[method]) for method, right, fooled in found}
 
 
-def _sent(data: Data, model: softmax.Weights, party: str, seed: Sequence[int]) -> Array:
-    """What a party sends: if it is honest, how far its training moved the model."""
+def _sent(data: Data, models: Array, party: str, seed: Sequence[int]) -> Array:
+    """What a party sends to each federation: if it is honest, how far its training moved the model.
+
+    Models and updates are (methods, K).
+    """
     rng = np.random.default_rng([*seed, *party.encode()])
-    before = softmax.flat(model)
     if OTHERS.get(party) == "NaN":
-        return np.full_like(before, np.nan)
-    update = softmax.flat(softmax.learn(model, *data.shares[party], rng)) - before
+        return np.full_like(models, np.nan)
+    trained = softmax.learn(softmax.unflat(models), *data.shares[party], rng)
+    updates = softmax.flat(trained) - models
     if OTHERS.get(party) == "noise":
-        update += NOISE * update.std() * rng.standard_normal(update.shape, np.float32)
-    return update
+        noise = rng.standard_normal(models.shape[1], np.float32)
+        updates += NOISE * updates.std(1, keepdims=True) * noise
+    return updates
 
 
 def _methods(runs: Mapping[str, Run]) -> Table:

@@ -58,14 +58,17 @@ def train(
 
 
 def learn(model: Weights, inputs: Array, labels: Array, rng: np.random.Generator) -> Weights:
-    """Return the model after some steps of SGD on pictures (n, 784) and labels (n,)."""
+    """Return the model after some steps of SGD on pictures (n, 784) and labels (n,).
+
+    A stack of models, (..., 10, 784) and (..., 10), learns from the same batches.
+    """
     weight, bias = model["weight"].copy(), model["bias"].copy()
     for _ in range(STEPS):
         chosen = rng.integers(0, len(labels), BATCH)
         batch = inputs[chosen]
-        error = _softmax(batch @ weight.T + bias)  # (BATCH, 10)
-        error[np.arange(BATCH), labels[chosen].astype(int)] -= 1
-        weight -= RATE / BATCH * (error.T @ batch)
+        error = _softmax(_scores(weight, bias, batch))  # (BATCH, ..., 10)
+        error[np.arange(BATCH), ..., labels[chosen].astype(int)] -= 1
+        weight -= RATE / BATCH * (error.reshape(BATCH, -1).T @ batch).reshape(weight.shape)
         bias -= RATE / BATCH * error.sum(0)
     return {"weight": weight, "bias": bias}
 
@@ -78,8 +81,8 @@ def accuracy(model: Weights) -> float:
 
 
 def guesses(model: Weights, inputs: Array) -> Array:
-    """Return the predicted digits (n,) of pictures (n, 784)."""
-    found: Array = (inputs @ model["weight"].T + model["bias"]).argmax(1)
+    """Return the predicted digits (n,) of pictures (n, 784), or (n, ...) by a stack of models."""
+    found: Array = _scores(model["weight"], model["bias"], inputs).argmax(-1)
     return found
 
 
@@ -115,13 +118,15 @@ def lies(
 
 
 def flat(model: Weights) -> Array:
-    """Return the model as one vector (K,)."""
-    return np.concatenate([model["weight"].ravel(), model["bias"]])
+    """Return the model as one vector (K,), or a stack of them as (..., K)."""
+    weight, bias = model["weight"], model["bias"]
+    return np.concatenate([weight.reshape(*bias.shape[:-1], -1), bias], -1)
 
 
 def unflat(vector: Array) -> Weights:
     """Return the model of a vector: the inverse of `flat`."""
-    return {"weight": vector[:7840].reshape(10, 784), "bias": vector[7840:]}
+    weight = vector[..., :7840].reshape(*vector.shape[:-1], 10, 784)
+    return {"weight": weight, "bias": vector[..., 7840:]}
 
 
 def inputs_of(images: Array) -> Array:
@@ -141,7 +146,13 @@ def _consensus(rows: Array) -> Array:
     return value
 
 
+def _scores(weight: Array, bias: Array, inputs: Array) -> Array:
+    """One wide product (n, ..., 10): many narrow ones would read the inputs once for each."""
+    scores: Array = (inputs @ weight.reshape(-1, 784).T).reshape(-1, *bias.shape) + bias
+    return scores
+
+
 def _softmax(scores: Array) -> Array:
-    powers = np.exp(scores - scores.max(1, keepdims=True))
-    shares: Array = powers / powers.sum(1, keepdims=True)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    shares: Array = powers / powers.sum(-1, keepdims=True)
     return shares

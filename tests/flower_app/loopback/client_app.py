@@ -7,8 +7,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from consilience.lab.flower import AttackMod
-
 TRUTH = 3.0
 
 
@@ -23,6 +21,8 @@ def attacks(message: Message, context: Context, call_next: Any) -> Message:
     behaviour = behaviour_of(context)
     if not behaviour.startswith("mod-"):
         return call_next(message, context)
+    from consilience.lab.flower import AttackMod  # here: each message starts a process
+
     return AttackMod(behaviour.removeprefix("mod-"))(message, context, call_next)
 
 
