@@ -76,6 +76,26 @@ def test_evidence_and_sum_are_those_of_the_updates_formed_in_full(rslora: bool):
     assert found.value[name("conv", "B.weight")].shape == (7, 40, 1, 1)
 
 
+@pytest.mark.parametrize("rank", [8, "stack"])
+def test_parties_may_have_factors_of_other_precisions(rank):
+    """Single precision has no such numbers as those of the second party, half none of its own."""
+    sent = {f"p{j}": party(j) for j in range(5)}
+    for key, factor in sent["p1"].items():
+        sent["p1"][key] = factor.astype(float) * (1e45 if "lora_B" in key else 1e-45)
+    sent["p2"] = {key: factor.astype(np.float16) for key, factor in sent["p2"].items()}
+    found = cs.aggregate(sent, "mean", adapters=cs.LoRA(ALPHA, rank=rank))
+    assert found.parties == tuple(sent)
+    full = {p: formed(x, ALPHA) for p, x in sent.items()}
+    (block,) = found.beliefs.evidence.blocks
+    expected = cs.Evidence.of({p: flat(x) for p, x in full.items()}, exact=True).blocks[0].distances
+    np.testing.assert_allclose(block.distances, expected, rtol=1e-6)
+    if rank == "stack":  # in double precision, as the second party's
+        wide = {p: {k: v.astype(float) for k, v in x.items()} for p, x in sent.items()}
+        value = cs.aggregate(wide, "mean", adapters=cs.LoRA(ALPHA, rank=rank)).value
+        mean = np.mean([flat(x) for x in full.values()], axis=0)
+        assert off(flat(formed(value, ALPHA)), mean) < 1e-6
+
+
 def test_what_is_cut_is_the_least_that_can_be_and_is_told():
     sent = {f"p{j}": party(j, rank) for j, rank in enumerate([4, 8, 8, 8, 8])}
     found = cs.aggregate(sent, "mean", adapters=cs.LoRA(ALPHA, rank=5))

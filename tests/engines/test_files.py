@@ -649,3 +649,17 @@ def test_memory_does_not_grow_with_the_files(tmp_path: Path, suffix):
     words = [sys.executable, "-c", MEASURED, tmp_path / f"out{suffix}", *paths]
     grown = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert grown < 40_000  # kilobytes; a file has 64,000
+
+
+def test_the_disk_begins_to_write_while_the_rest_is_formed(tmp_path: Path, monkeypatch):
+    begun = []
+
+    def advise(descriptor, offset, count, how):
+        if how == os.POSIX_FADV_DONTNEED:
+            begun.append(count)
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    paths = save_all(models(), tmp_path)
+    cs.aggregate_files(paths, tmp_path / "out.safetensors")
+    assert sum(begun) >= 4 * 60_000
+    assert min(begun) >= 1 << 16  # a page that holds several tensors is not flushed for each

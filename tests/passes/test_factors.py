@@ -25,12 +25,11 @@ def made(kind: str, dtype: str) -> Stack:
         pairs.append((left, right))
     pairs = [(left.astype(dtype), right.astype(dtype)) for left, right in pairs]
     by = np.repeat([1.0, 1.0, 0.5, 1.5, 1e-42 if kind == "light" else 1.0], RANK)
-    return Stack([left.T for left, _ in pairs], [right for _, right in pairs], by)
+    return Stack(np.hstack([left for left, _ in pairs]), np.vstack([r for _, r in pairs]), by)
 
 
 def formed(stack: Stack):
-    left = np.vstack([*stack.left]).astype(float) * stack.by[:, None]
-    return left.T @ np.vstack([*stack.right]).astype(float)
+    return (stack.left.astype(float) * stack.by) @ stack.right.astype(float)
 
 
 def off(found, expected) -> float:
@@ -76,15 +75,15 @@ def test_single_precision_is_for_sums_that_are_not_small(kind: str, dtype: str):
 def test_grams_do_not_depend_on_the_tiles(tile: int, monkeypatch):
     monkeypatch.setattr(factors, "_TILE", tile)
     stack = made("apart", "float32")
-    left, right = (np.vstack([*side]).astype(float) for side in (stack.left, stack.right))
+    left, right = (side.astype(float) for side in (stack.left, stack.right))
     found = grams_of(stack)
-    np.testing.assert_allclose(found.left, left @ left.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.left, left.T @ left, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.right, right @ right.T, rtol=1e-12, atol=1e-12)
     ranks = [RANK] * 5
 
     def load(some, room):
-        by = np.concatenate([stack.by[j * RANK : (j + 1) * RANK] for j in some])
-        return Stack([stack.left[j] for j in some], [stack.right[j] for j in some], by)
+        terms = np.concatenate([np.arange(j * RANK, (j + 1) * RANK) for j in some])
+        return Stack(stack.left[:, terms], stack.right[terms], stack.by[terms])
 
     whole = inner_products(ranks, load)
     assert whole.grams is not None

@@ -11,8 +11,9 @@ corroboration (see `passes.corroborate`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median_low
 from threading import local
 from typing import Any
@@ -143,7 +144,8 @@ class Adapters(InProcess):
     def keep(self, path: Path, factors: Factors) -> None:
         """Store the factors of a module of the value."""
         for at, like, values in self.written(path, factors):
-            self._value[at] = stored(values, like.dtype)
+            # A copy: what was not converted may lie in memory that is used again.
+            self._value[at] = stored(values, like.dtype).copy()
 
     def written(self, path: Path, factors: Factors) -> list[tuple[Path, Tensor, Array]]:
         """Return the path, outline and numbers of each factor of a module of the value."""
@@ -288,17 +290,22 @@ class Adapters(InProcess):
         scales = np.array([product.scale for product in products])
         if weights is not None:
             scales *= weights[list(points)] / self._scale(path)
-        free, factors = self._rooms.take(room, sum(p.numbers for p in products)), []
-        for product in products:
-            factors.append(product.factors(free[: product.numbers]))
-            free = free[product.numbers :]
-        by = np.repeat(scales, [product.rank for product in products])
-        return Stack([left.T for left, _ in factors], [right for _, right in factors], by)
+        ranks, like = [product.rank for product in products], products[0]
+        wide = any(factor.wide for p in products for factor in (p.left, p.right))
+        shapes = (like.height, sum(ranks)), (sum(ranks), like.width)
+        left, right = self._rooms.take(room, shapes, wide=wide)
+        at = 0
+        for product, rank in zip(products, ranks, strict=True):
+            product.read_into(left[:, at : at + rank], right[at : at + rank])
+            at += rank
+        return Stack(left, right, np.repeat(scales, ranks))
 
     def _grams_of(self, path: Path, points: Sequence[int], stack: Stack) -> Grams:
         """Return the Gram matrices of stacked factors, kept from the evidence or computed again."""
         if path not in self._grams:
             return grams_of(stack)
+        if len(points) == len(self._points):
+            return self._grams[path]
         chosen = np.repeat(np.isin(self._points, points), self._ranks_of(path))
         return self._grams[path].of(np.flatnonzero(chosen))
 
@@ -352,18 +359,23 @@ class _Rooms(local):
     def __init__(self) -> None:
         self._rooms: dict[int, Array] = {}
 
-    def take(self, room: int, size: int) -> Array:
-        """Return memory of this size, with whatever it held before."""
-        if room not in self._rooms or len(self._rooms[room]) < size:
-            self._rooms[room] = np.empty(size, np.float32)
-        return self._rooms[room][:size]
+    def take(self, room: int, shapes: Sequence[tuple[int, int]], *, wide: bool) -> Iterator[Array]:
+        """Yield matrices of these shapes, in double precision if wide, with whatever the memory
+        held before."""
+        dtype = np.dtype(np.float64 if wide else np.float32)
+        ends = np.cumsum([0, *(m * n * dtype.itemsize for m, n in shapes)]).tolist()
+        if room not in self._rooms or len(self._rooms[room]) < ends[-1]:
+            self._rooms[room] = np.empty(ends[-1], np.uint8)
+        for (start, stop), shape in zip(pairwise(ends), shapes, strict=True):
+            yield self._rooms[room][start:stop].view(dtype).reshape(shape)
 
 
 def stored(values: Array, dtype: str) -> Array:
     """Return numbers in a dtype, flat and clipped to its range."""
     flat = values.reshape(-1)
-    if dtype in LARGEST_OF:
-        flat = flat.clip(-LARGEST_OF[dtype], LARGEST_OF[dtype])
+    largest = LARGEST_OF.get(dtype, np.inf)
+    if not np.abs([flat.min(initial=0), flat.max(initial=0)]).max() <= largest:
+        flat = flat.clip(-largest, largest)
     return to_bfloat16(flat) if dtype == "bfloat16" else flat.astype(dtype, copy=False)
 
 

@@ -10,7 +10,7 @@ from the same small products. These are formed in float64, one tile of the facto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +18,12 @@ import numpy as np
 from consilience.arrays import Array, Matrix, Vector
 
 _TOGETHER = 1024  # total rank of the points whose factors are multiplied at once
-_TILE = 1 << 17  # numbers converted at once: in float64 they fit into a core's own cache
+_TILE = 1 << 16  # numbers converted at once: in float64 they fit into a core's own cache
 # Pivots below this share of RRᵀ's largest diagonal entry are rounding: 10⁻⁷ of the largest length.
 _NOTHING = 1e-14
 # Sums are formed in single precision if their terms are at most this many times as long,
 _CALM = 8.0
 _LARGE = 1e9  # and rows have lengths within this factor of one: its range is 10^±38
-
-Side = Sequence[Array]  # the rows of a stacked matrix: (r, n) of each point, in its own layout
 
 
 class Factors(NamedTuple):
@@ -36,10 +34,10 @@ class Factors(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """The factors of several points, and the multiplier of each rank-one term."""
+    """The factors of several points in one matrix, and the multiplier of each rank-one term."""
 
-    left: Side  # Lᵀ of each point
-    right: Side
+    left: Array  # (out, Σr)
+    right: Array  # (Σr, in)
     by: Vector  # (Σr,)
 
 
@@ -84,7 +82,7 @@ def inner_products(ranks: Sequence[int], load: Load) -> Inner:
         here, sizes = load(mine, 0), [ranks[j] for j in mine]
         for theirs in groups[:n]:
             there = load(theirs, 1)
-            left, right = _across(here.left, there.left), _across(here.right, there.right)
+            left, right = _across(here.left.T, there.left.T), _across(here.right, there.right)
             left *= np.outer(here.by, there.by)
             block = _summed(left * right, sizes, [ranks[j] for j in theirs])
             products[np.ix_(mine, theirs)] = block
@@ -99,16 +97,15 @@ def inner_products(ranks: Sequence[int], load: Load) -> Inner:
 
 def grams_of(stack: Stack) -> Grams:
     """Return the Gram matrices of stacked factors."""
-    return Grams(_squared(stack.left), _squared(stack.right))
+    return Grams(_across(stack.left.T), _across(stack.right))
 
 
 def whole(stack: Stack) -> Factors:
     """Return the stacked factors, in single precision if it can hold them."""
     dtype = np.float32 if _single(stack) else np.float64
-    left: Array = np.concatenate([*stack.left], dtype=dtype)
     with np.errstate(over="ignore"):
-        left *= stack.by[:, None].astype(dtype)
-    return Factors(left.T, np.concatenate([*stack.right], dtype=dtype))
+        left: Array = np.multiply(stack.left, stack.by.astype(dtype), dtype=dtype)
+    return Factors(left, stack.right.astype(dtype, copy=False))
 
 
 def cut(stack: Stack, rank: int, grams: Grams) -> Cut:
@@ -134,7 +131,8 @@ def cut(stack: Stack, rank: int, grams: Grams) -> Cut:
     calm = np.max(terms, initial=0.0) <= _CALM * np.max(values, initial=0.0)
     dtype = np.float32 if calm and _single(stack, rows) else np.float64
     found = Factors(
-        _times(by_left * stack.by, stack.left, dtype).T, _times(by_right, stack.right, dtype)
+        stack.left.astype(dtype, copy=False) @ (by_left * stack.by).T.astype(dtype),
+        by_right.astype(dtype) @ stack.right.astype(dtype, copy=False),
     )
     return Cut(padded(found, rank, stack), float(squares[rank:].sum()))
 
@@ -146,10 +144,10 @@ def padded(factors: Factors, rank: int, stack: Stack) -> Factors:
     more = rank - len(right)
     if more <= 0:
         return factors
-    rows = np.concatenate([*stack.right])
+    rows = stack.right[np.arange(more) % len(stack.right)]
     return Factors(
         np.hstack([left, np.zeros((len(left), more), left.dtype)]),
-        np.vstack([right, rows[np.arange(more) % len(rows)].astype(right.dtype)]),
+        np.vstack([right, rows.astype(right.dtype)]),
     )
 
 
@@ -173,7 +171,7 @@ def _length(by: Matrix, lengths: Vector) -> Vector:
 
 def _single(stack: Stack, rows: Vector | None = None) -> bool:
     """Tell whether single precision can hold the factors, their multipliers and their sums."""
-    held: bool = np.result_type(*stack.left, *stack.right).itemsize <= 4
+    held: bool = np.result_type(stack.left, stack.right).itemsize <= 4
     return held and _within(stack.by, _LARGE**2) and (rows is None or _within(rows, _LARGE))
 
 
@@ -182,45 +180,15 @@ def _within(sizes: Vector, bound: float) -> bool:
     return bool(((there < bound) & (there > 1 / bound)).all())
 
 
-def _tiles(side: Side, step: int) -> Iterator[Matrix]:
-    """Yield a stacked matrix in float64, some columns at a time, all in one buffer."""
-    height, width = sum(map(len, side)), side[0].shape[1]
-    buffer = np.empty((height, min(step, width)))
-    if not side[0].flags.c_contiguous:  # the same layout, so that copies are contiguous
-        buffer = np.empty(buffer.shape[::-1]).T
-    for start in range(0, width, step):
-        stop = min(width, start + step)
-        tile = buffer[:, : stop - start]
-        np.concatenate([part[:, start:stop] for part in side], out=tile)
-        yield tile
-
-
-def _squared(side: Side) -> Matrix:
-    height = sum(map(len, side))
-    found = np.zeros((height, height))
-    for tile in _tiles(side, max(1, _TILE // height)):
-        found += tile @ tile.T
-    return found
-
-
-def _across(one: Side, other: Side) -> Matrix:
-    heights = sum(map(len, one)), sum(map(len, other))
-    found, step = np.zeros(heights), max(1, _TILE // max(heights))
-    for mine, theirs in zip(_tiles(one, step), _tiles(other, step), strict=True):
-        found += mine @ theirs.T
-    return found
-
-
-def _times(by: Matrix, side: Side, dtype: type) -> Array:
-    """Return linear combinations of the rows of a stacked matrix, in its memory layout."""
-    shape, flat = (len(by), side[0].shape[1]), side[0].flags.c_contiguous
-    found = np.zeros(shape, dtype) if flat else np.zeros(shape[::-1], dtype).T
-    at = 0
-    for part in side:
-        rows: Array = part.astype(dtype, copy=False)
-        mine: Array = by[:, at : at + len(part)].astype(dtype)
-        found += mine @ rows if flat else (rows.T @ mine.T).T
-        at += len(part)
+def _across(one: Array, other: Array | None = None) -> Matrix:
+    """Return the products of the rows of one matrix with each other, or with those of another."""
+    found = np.zeros((len(one), len(one if other is None else other)))
+    step = max(1, _TILE // max(found.shape))
+    for start in range(0, one.shape[1], step):
+        span = slice(start, start + step)
+        mine = one[:, span].astype(np.float64, copy=False)
+        theirs = mine if other is None else other[:, span].astype(np.float64, copy=False)
+        found += mine @ theirs.T  # with itself, BLAS forms one half
     return found
 
 

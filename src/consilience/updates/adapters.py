@@ -183,13 +183,19 @@ class Product:
         """How many numbers the factors have."""
         return self.left.size + self.right.size
 
-    def factors(self, room: Array | None = None) -> tuple[Array, Array]:
-        """Return B (out, r) and A (r, in) as floats. Factors in files are read into ``room``, if
-        they have its dtype."""
-        cut = self.left.size
-        left = _read(self.left, None if room is None else room[:cut])
-        right = _read(self.right, None if room is None else room[cut:])
+    def factors(self) -> tuple[Array, Array]:
+        """Return B (out, r) and A (r, in) as floats."""
+        left, right = (factor.floats(0, factor.size) for factor in (self.left, self.right))
         return left.reshape(self.height, self.rank), right.reshape(self.rank, self.width)
+
+    def read_into(self, left: Array, right: Array) -> None:
+        """Fill arrays of these shapes, in any float dtype; A's is contiguous."""
+        left[:] = self.left.floats(0, self.left.size).reshape(left.shape)
+        storage = self.right.storage
+        if hasattr(storage, "read_into") and storage.dtype == right.dtype:
+            storage.read_into(0, right.reshape(-1))
+        else:
+            right[:] = self.right.floats(0, self.right.size).reshape(right.shape)
 
     def faulty(self) -> tuple[int, float] | None:
         """Return the position in its factor and the value of the first unusable number, or None."""
@@ -202,14 +208,6 @@ class Product:
         rows, columns = np.divmod(span, self.width)
         found: Array = self.scale * np.einsum("nr,rn->n", left[rows], right[:, columns])
         return found
-
-
-def _read(factor: Tensor, room: Array | None) -> Array:
-    storage = factor.storage
-    if room is None or not hasattr(storage, "read_into") or storage.dtype != room.dtype:
-        return factor.floats(0, factor.size)
-    storage.read_into(0, room)
-    return room
 
 
 class Bias(NamedTuple):

@@ -27,6 +27,7 @@ from consilience.text import shown
 # How far ahead of a reader the kernel is asked to fetch: the disk then sees requests of this size,
 # however small a piece is.
 _AHEAD = 1 << 22
+_WORTH_IT = 1 << 16  # bytes: shorter pieces may share pages, which would be flushed repeatedly
 _LONGEST_PATH = 200  # characters of a path in an error
 _TICK = 20_000_000  # nanoseconds
 
@@ -175,6 +176,7 @@ class OutputFile(Opened):
         with writing(self.target), self.use() as descriptor:
             while rest:
                 count = os.pwrite(descriptor, rest, offset)
+                _begin_to_flush(descriptor, offset, count)
                 offset, rest = offset + count, rest[count:]
 
     def make_room(self, size: int) -> None:
@@ -254,3 +256,10 @@ def _pread(descriptor: int, out: Array, offset: int) -> int:
 def _fetch_ahead(descriptor: int, offset: int) -> None:
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, offset, _AHEAD, os.POSIX_FADV_WILLNEED)
+
+
+def _begin_to_flush(descriptor: int, offset: int, count: int) -> None:
+    """Have the disk begin to write, while the rest is formed: at the end we wait for all of it."""
+    if count >= _WORTH_IT and hasattr(os, "posix_fadvise"):
+        # Linux drops only pages that are on disk already, and begins to write the others.
+        os.posix_fadvise(descriptor, offset, count, os.POSIX_FADV_DONTNEED)
