@@ -6,15 +6,17 @@ Rank 16, on q, k, v and o of 32 layers of width 4096. Five good ones, made of on
 their own; one of noise, one with its sign flipped, one fifty times too long. Each is in a gauge of
 its own. Who is named, how far is the merged update from the mean of the good five, how long does
 the merge take in units of reading the files once, and how much memory? Timed alternately, best and
-median of several, page cache warm; the command's own start, timed with adapters of one narrow
-layer, is given apart, and taken off. Processor time is that of all threads: it says more than the
-clock where others use the machine.
+median of several, with the files on disk (Linux is told to forget them) and with the files in the
+page cache; the command's own start, timed with adapters of one narrow layer, is given apart, and
+taken off. Processor time is that of all threads: it says more than the clock where others use the
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -39,6 +41,7 @@ RANK, TRUE = 16, 8  # of an adapter, and of what the good ones have in common
 NAMES = ("good0", "good1", "good2", "good3", "good4", "noise", "flipped", "loud")
 GOOD = NAMES[:5]
 BY = {"flipped": -1.0, "loud": 50.0}
+DISK = " from disk"
 
 
 # Not ru_maxrss, in which a child inherits its parent's peak.
@@ -160,6 +163,15 @@ def gauges(folder: Path) -> dict[str, float]:
     return {"ours": apart(ours, mine), "averaging_a_and_b": apart(naive, mine)}
 
 
+def forget(files: list[Path]) -> None:
+    """Drop files from the page cache, so that they are read from the disk again."""
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)  # only what is on the disk can be dropped
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
 def summary(times: list[Spent]) -> dict[str, float]:
     """Return the best and the median of some times."""
     return {
@@ -169,9 +181,10 @@ def summary(times: list[Spent]) -> dict[str, float]:
     }
 
 
-def in_readings(times: dict[str, list[Spent]], way: str) -> dict[str, float]:
+def in_readings(times: dict[str, list[Spent]], way: str, where: str = "") -> dict[str, float]:
     """Return what a way of merging takes in units of reading the files, its start taken off."""
-    taken, start, unit = (summary(times[name]) for name in (way, "starting", "reading"))
+    names = (way + where, "starting", "reading" + where)
+    taken, start, unit = (summary(times[name]) for name in names)
     return {what: round((taken[what] - start[what]) / unit[what], 1) for what in taken}
 
 
@@ -192,12 +205,17 @@ def main() -> None:
         turned.mkdir()
         paths, tiny = write(large, asked.layers, 4096), write(small, 1, 64)
         files = [path / "adapter_model.safetensors" for path in paths]
-        times: dict[str, list[Spent]] = {name: [] for name in ("reading", "starting", *ways)}
+        kinds = [kind + where for kind in ("reading", *ways) for where in ("", DISK)]
+        times: dict[str, list[Spent]] = {name: [] for name in ("starting", *kinds)}
         told: dict[str, Any] = {}
         for _ in range(asked.repeats):
             times["reading"].append(timed(lambda: read(files))[0])
             times["starting"].append(merge(tiny, out)[0])
+            forget(files)
+            times["reading" + DISK].append(timed(lambda: read(files))[0])
             for way, options in ways.items():
+                forget(files)
+                times[way + DISK].append(merge(paths, out, *options)[0])
                 spent, said = merge(paths, out, *options)
                 times[way].append(spent)
                 told[way] = {"off": float(f"{off(out, paths):.2g}"), "cut": said["cut"]}
@@ -206,6 +224,7 @@ def main() -> None:
         for way, rank in ("rank_16", ""), ("exact_stack", "stack"):
             told[way]["megabytes"] = megabytes(paths, out, rank)
             told[way]["in_readings"] = in_readings(times, way)
+            told[way]["in_readings_from_disk"] = in_readings(times, way, DISK)
         in_other_gauges = gauges(turned)
     record = {
         "same_in_other_gauges": in_other_gauges,
