@@ -1,6 +1,7 @@
 """One thread for the tests: their matrices are small, and threads would wait for one another."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,16 @@ def pytest_collection_modifyitems(items):
         return item.path.stem not in FIRST, *(item.get_closest_marker(m) is None for m in marks)
 
     items.sort(key=order)
+
+
+@pytest.fixture(scope="session")
+def transformers_import():
+    """Hide a torchvision that was made for another torch: ByzFL may bring one along, and
+    Transformers, which does not need it, could not be imported."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):  # not there, or its operators do not fit torch's
+        sys.modules["torchvision"] = None
 
 
 @pytest.fixture(params=["compiled", "plain"])

@@ -1,7 +1,6 @@
 """Merged adapters in the hands of PEFT and Transformers themselves."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,12 +78,8 @@ def logits(model):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _imported() -> None:
+def _imported(transformers_import) -> None:
     """Not at the top: it takes ten seconds, and every worker collects every test."""
-    try:
-        import torchvision  # noqa: F401
-    except Exception:  # one made for another torch, as a peer brings along, would stop Transformers
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
     global LoHaConfig, LoraConfig, PeftModel, get_peft_model
     global AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
     from peft import LoHaConfig, LoraConfig, PeftModel, get_peft_model

@@ -5,7 +5,6 @@ would load torch and PEFT anew: the same parties and server run here in one proc
 """
 
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,6 @@ from consilience.integrations.nvflare import ConsilienceAggregator
 from consilience.integrations.rounds import Rounds
 from flower_local import LocalGrid, Party, content, in_a_run, strategy
 from lora import adapter, flat, formed, update
-
-try:
-    import torchvision  # noqa: F401
-except Exception:  # one made for another torch, as a peer brings along, would stop Transformers
-    sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_adapters"
 ALPHA = 16
@@ -157,6 +151,7 @@ class Late(LocalGrid):
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["consilience", "fedavg"])
+@pytest.mark.usefixtures("transformers_import")
 def test_the_example_asks_a_party_that_comes_a_moment_late(kind, monkeypatch):
     in_a_run(monkeypatch.setattr)
     monkeypatch.syspath_prepend(EXAMPLE)
@@ -170,6 +165,7 @@ def test_the_example_asks_a_party_that_comes_a_moment_late(kind, monkeypatch):
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")  # what PEFT and Transformers say to each other
+@pytest.mark.usefixtures("transformers_import")
 def test_the_example_learns_among_liars_and_fedavg_does_not(monkeypatch: pytest.MonkeyPatch):
     in_a_run(monkeypatch.setattr)
     monkeypatch.syspath_prepend(EXAMPLE)
