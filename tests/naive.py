@@ -632,6 +632,7 @@ PAIRWISE = {
     "anchored": 0.2,
     "together": 0.5,
     "camp": 0.25,
+    "league": 1 / 3,
 }
 
 
@@ -656,20 +657,21 @@ def pairwise(rounds, **choices):
     most, past = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, None)
     how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
     first = read_rounds(names, blocks, total, how)
+    sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp))]
+    if past is not None:
+        sources.append((now, lambda camp: read_trails(rounds, now, first.slack, how, camp)))
     views = [(0.0, first)]
-    for camp in camps(names, first, how):
-        other = read_rounds(names, blocks, total, how, camp)
-        if any(not set(group) & set(camp) for group in camps(names, other, how)):
-            seen = pooled(blocks)[1]
-            met = sum(seen[a, b] for a in camp for b in camp if a != b) / max(seen.values())
-            views.append(((other.cost - first.cost) * len(camp) / met / 2, other))
+    for camp in {tuple(c) for there, read in sources for c in camps(there, read(()), how)}:
+        worse = min(how_much_worse(there, read, camp, how) for there, read in sources)
+        if worse < 1:
+            views.append((worse, read_rounds(names, blocks, total, how, camp)))
     views.sort(key=lambda view: view[0])
     heard = [1 - (worse - views[0][0]) for worse, _ in views]
     weights = dict.fromkeys(now, 0.0)
     for share, (_, view) in zip(heard, views, strict=True):
         if share > 0:
             whole = sum(other for other in heard if other > 0)
-            mine = weigh_pairs(rounds, view, past, how, torn=share < whole)
+            mine = weigh_pairs(rounds, view, past, first.slack, how, torn=share < whole)
             for a in now:
                 weights[a] += share / whole * mine[a]
     for a in now:  # nobody alone
@@ -733,21 +735,44 @@ def expected_apart(a, b, s, blocks):
     return total / count if much_less else s[a] + s[b]
 
 
+def how_much_worse(there, read, camp, how):
+    """How many more pairs are in league if the camp is right, in pairs of one party of the camp."""
+    camp = [a for a in camp if a in there]
+    first, other = read(()), read(camp)
+    if len(camp) < 2 or not any(not set(c) & set(camp) for c in camps(there, other, how)):
+        return np.inf
+
+    def in_league(view):
+        apart = {(a, b): d / (view.s[a] + view.s[b]) - 1 for (a, b), d in view.D.items()}
+        return sum(
+            often * min(1, max(view.shared[pair], apart[pair]) / how.league)
+            for pair, often in view.met.items()
+        )
+
+    one = 2 * sum(other.met[a, b] for a in camp for b in camp if a != b) / len(camp)
+    return (in_league(other) - in_league(first)) / one
+
+
 def camps(names, view, how):
-    """Groups of at least a quarter of the parties that share half of a voice with one another, or
-    with somebody who does."""
+    """Groups of at least a quarter of the parties, linked by a third of a voice, if everybody
+    shares that much with the others on average."""
     found, left = [], set(names)
     while left:
         group = {left.pop()}
-        while new := {b for a in group for b in left if view.shared.get((a, b), 0) >= how.together}:
+        while new := {b for a in group for b in left if view.shared.get((a, b), 0) >= how.league}:
             group |= new
             left -= new
-        if len(group) > 1 and len(group) >= how.camp * len(names):
+        shared = [
+            np.mean([view.shared.get((a, b), 0) for b in group if b != a])
+            for a in group
+            if len(group) > 1
+        ]
+        if len(group) >= max(2, how.camp * len(names)) and min(shared) >= how.league:
             found.append([a for a in names if a in group])
     return found
 
 
-def weigh_pairs(rounds, view, past, how, torn):
+def weigh_pairs(rounds, view, past, slack_of_best, how, torn):
     """Weights of the last round that follow from levels and shared voices."""
     now, s, slack, t, shared = list(rounds[-1]), view.s, view.slack, view.t, dict(view.shared)
     ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
@@ -766,14 +791,8 @@ def weigh_pairs(rounds, view, past, how, torn):
 
     believed, kept = {a: vote(a, s) * trusted(a) for a in s}, {}
     if past is not None:
-        trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
-        K = size_of(rounds[-1])
-        lasting = {
-            (a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b
-        }
-        often, total = dict.fromkeys(lasting, K), dict.fromkeys(now, K)
         camp = [a for a in now if torn and believed[a] >= max(believed.values()) / 2]
-        again = read_pairs(now, lasting, often, total, slack, how, camp).shared
+        again = read_trails(rounds, now, slack_of_best, how, camp).shared
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
         votes = [vote(a, now) for a in now]
@@ -783,6 +802,14 @@ def weigh_pairs(rounds, view, past, how, torn):
     weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
     return {a: w / whole for a, w in weights.items()}
+
+
+def read_trails(rounds, now, slack, how, camp):
+    """What the distances between the parties' average errors tell."""
+    trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
+    K = size_of(rounds[-1])
+    D = {(a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b}
+    return read_pairs(now, D, dict.fromkeys(D, K), dict.fromkeys(now, K), slack, how, camp)
 
 
 def persistence(rounds, now, how):
@@ -857,8 +884,8 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
         t = middle([s[a] for a in names], third([vote[a] * heed[a] for a in names]))
     told = max(0, 1 - len(names) ** 2 / 2 ** min(n, 1000))
     shared = {pair: told * voice for pair, voice in shared.items()}
-    height = cost(D, seen, s, how.exact) / max(seen.values())
-    return SimpleNamespace(s=s, slack=slack, t=t, shared=shared, own=own, cost=height)
+    met = {pair: seen[pair] / max(seen.values()) for pair in D}
+    return SimpleNamespace(s=s, slack=slack, t=t, shared=shared, own=own, D=D, met=met)
 
 
 def third(weights):

@@ -117,6 +117,40 @@ def test_of_two_equal_camps_both_are_heard_and_that_is_said(each, rounds):
     assert found.reasons == {}
 
 
+@pytest.mark.parametrize("apart", [0.8, 1.0, 2.0, 10.0])
+def test_a_tight_camp_is_heard_no_more_than_a_loose_one(apart):
+    """Anybody can be tight: here with a fifth of the noise of the others."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((10, 5000))
+    X[5:] = 0.2 * X[5:] + apart * random.standard_normal(5000)
+    found = cs.aggregate(X)
+    assert len(found.camps) == 2
+    assert sum(found.weights[party] for party in found.parties[:5]) > 0.2
+    assert error(found.value, np.zeros(5000)) < 1.6 * error(X.mean(axis=0), np.zeros(5000))
+
+
+def test_averages_tell_that_two_camps_are_equal_where_noise_hides_it():
+    """Each has a lasting aim, at a third of the noise of a round, and the second is less noisy."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    aims = 0.35 * random.standard_normal((2, 5000))
+    for _ in range(20):
+        sent = {f"a{j}": aims[0] + random.standard_normal(5000) for j in range(5)}
+        sent |= {f"b{j}": aims[1] + 0.5 * random.standard_normal(5000) for j in range(5)}
+        found = cs.aggregate(sent, memory=memory)
+    assert {frozenset(camp) for camp in found.camps} == {
+        frozenset(f"{side}{j}" for j in range(5)) for side in "ab"
+    }
+    assert sum(found.weights[f"a{j}"] for j in range(5)) > 0.2
+
+
+def test_a_chain_of_parties_is_no_camp():
+    """Each shares half of its error with the next two, and hardly anything with the others."""
+    random = np.random.default_rng(0)
+    parts = random.standard_normal((12, 5000))
+    found = cs.aggregate(np.stack([parts[j : j + 3].sum(axis=0) for j in range(10)]))
+    assert found.camps == ()
+
+
 @pytest.mark.parametrize(("most", "few"), [(3, 2), (6, 4), (10, 4), (10, 6), (20, 17)])
 def test_a_camp_that_is_outnumbered_is_not_heard(most, few):
     for sent in (two_camps(most, few, 5000), two_camps(few, most, 5000)):
@@ -225,6 +259,7 @@ CHOICES = {
     "mild": 0.0,
     "settled": 0.0,
     "camp": 0.9,
+    "league": 1.0,
     "few": 1.0,
     "quiet": 0.1,
     "doubt": 0.0,

@@ -43,6 +43,7 @@ ALLOWED = {
     "mild": (0, 1),
     "settled": (0, 1),
     "camp": (0.01, 1),
+    "league": (0.01, 1),
 }
 
 
@@ -116,6 +117,8 @@ class Choices:
 
     - ``camp``: a group with at least this share of the parties may be right. With a quarter, at
       most three fits are tried; smaller groups do not come near to an equal explanation.
+    - ``league``: how much of a voice, κ^m, the parties of a camp share with one another. With half,
+      a camp that is loose beside a tight one is not seen as one.
 
     The fit of the levels (see `levels`):
 
@@ -172,6 +175,7 @@ class Choices:
     mild: float = 0.6
     settled: float = 0.85
     camp: float = 0.25
+    league: float = 1 / 3
 
     def __post_init__(self) -> None:
         for name, (least, most) in ALLOWED.items():

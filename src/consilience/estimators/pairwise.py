@@ -43,6 +43,7 @@ import numpy as np
 
 from consilience.arrays import Mask, Matrix, Positions, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Lasting
+from consilience.estimators.camps import Source, explanations
 from consilience.estimators.certainty import beyond_chance, steadied
 from consilience.estimators.choices import MUCH, Choices
 from consilience.estimators.degenerate import infer_from_meetings
@@ -54,7 +55,7 @@ from consilience.estimators.persistence import (
     typical_lasting,
 )
 from consilience.estimators.reading import Reading, read
-from consilience.estimators.reasons import explain, groups_of, linked
+from consilience.estimators.reasons import explain, groups_of
 from consilience.estimators.weighing import (
     bounded,
     claims,
@@ -88,9 +89,10 @@ class Pairwise(Choices):
         past = given.lasting
         if past is not None and past.block.least_distance == np.inf:
             past = None  # all averages are equal
+        sources = self._sources(evidence, given, past)
         views = [
-            self._weighed(evidence, given, past, share, seen)
-            for share, seen in self._explanations(evidence, given, past)
+            self._weighed(evidence, given, past, share, seen, sources)
+            for share, seen in explanations(self, sources)
         ]
         seen, parties = views[0].seen, evidence.parties
         said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
@@ -117,33 +119,23 @@ class Pairwise(Choices):
             ),
         )
 
-    def _explanations(
-        self, evidence: Evidence, given: Given, past: Lasting | None
-    ) -> list[tuple[float, Reading]]:
-        """Return the explanations that fit the distances about equally well, the best first, each
-        with the share in which it is heard.
-
-        If a large group seems to be in league, it may be the group that is right, and others in
-        league. The more pairs misfit, the less this is heard; not if one party's pairs do.
-        """
+    def _sources(self, evidence: Evidence, given: Given, past: Lasting | None) -> list[Source]:
+        """Return the evidence about this round, and the parties' averages over rounds."""
         most, known = self.most_slack_after(past), self._samples(evidence, given)[1]
-        found = [(0.0, read(self, evidence, known, self.slack, most))]
-        least = found[0][1].end.objective
-        for camp in self._camps(found[0][1]):
-            other = read(self, evidence, known, self.slack, most, camp)
-            if any(np.isin(group, camp, invert=True).all() for group in self._camps(other)):
-                # Otherwise the others are merely noisy, or the camp are copies.
-                one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
-                found.append(((other.end.objective - least) / one, other))
-        found.sort(key=lambda each: each[0])
-        heard = [(1 - (worse - found[0][0]), seen) for worse, seen in found]
-        total = sum(share for share, _ in heard if share > 0)
-        return [(share / total, seen) for share, seen in heard if share > 0]
 
-    def _camps(self, seen: Reading) -> list[Positions]:
-        """Return the groups that are large enough to be right."""
-        least = self.camp * len(seen.levels)
-        return [group for group in linked(seen.shared, self.together) if len(group) >= least]
+        def now(camp: Positions | None = None) -> Reading:
+            return read(self, evidence, known, self.slack, most, camp)
+
+        found = [Source(np.arange(len(known)), now(), now)]
+        if past is not None:
+            there = np.array([evidence.parties.index(party) for party in past.block.parties])
+            left, slack = Evidence((past.block,)), found[0].first.slack
+
+            def averages(camp: Positions | None = None) -> Reading:
+                return read(self, left, known[there], slack, slack, camp)
+
+            found.append(Source(there, averages(), averages))
+        return found
 
     def _weighed(
         self,
@@ -152,18 +144,17 @@ class Pairwise(Choices):
         past: Lasting | None,
         share: float,
         seen: Reading,
+        sources: list[Source],
     ) -> _View:
         """Return the weights that follow from an explanation, times its share."""
-        shared, (counts, known) = seen.shared, self._samples(evidence, given)
+        shared, counts = seen.shared, self._samples(evidence, given)[0]
         relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
         trusted = self._trust(relative, seen, quiet=not given.trusted_counts)
         camp = None if share == 1 else heaviest(votes(shared, self.vote_power) * trusted)
         if past is not None:
-            there = [evidence.parties.index(party) for party in past.block.parties]
+            there, first, of_camp = sources[1]
             at = np.ix_(there, there)
-            quiet = None if camp is None else np.flatnonzero(camp[there])
-            left = Evidence((past.block,))
-            lasting = read(self, left, known[there], seen.slack, seen.slack, quiet)
+            lasting = first if camp is None else of_camp(np.flatnonzero(camp[there]))
             shared[at] = np.maximum(shared[at], lasting.shared)
             heard = votes(shared[at], self.vote_power)
             trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting, heard)

@@ -1,0 +1,89 @@
+"""Two camps: explanations that fit the distances about equally well.
+
+Two groups of about as many parties, each near its own and far from the other, have two
+explanations: either group may be right, and the other in league. To take the one that fits better
+would be to toss a coin. So for each large group the levels are fitted once more, with that group as
+the quiet one, and what fits about as well is heard as well.
+
+Fits are compared by how many pairs are in league, not by how closely these agree: anybody can be
+tight, and nobody honest can choose to be loose. Averages over rounds are asked, too: there the
+noise has faded that hides in a single round how much a camp agrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from consilience.arrays import Positions
+from consilience.estimators.choices import Choices
+from consilience.estimators.reading import Reading
+from consilience.estimators.reasons import linked
+
+
+class Source(NamedTuple):
+    """Distances between some of the parties, and what they tell if a camp is the quiet one."""
+
+    parties: Positions
+    first: Reading  # with no camp
+    given: Callable[[Positions], Reading]  # the camp: positions among these parties
+
+    def how_much_worse(self, how: Choices, camp: Positions) -> float:
+        """Return how many more pairs are in league if this camp is right: 1 for as many as one
+        party has in the camp. Infinite if the others are not in league, but merely noisy."""
+        camp = np.flatnonzero(np.isin(self.parties, camp))
+        if len(camp) < 2:
+            return np.inf
+        other = self.given(camp)
+        if not any(np.isin(group, camp, invert=True).all() for group in camps_of(how, other)):
+            return np.inf
+        one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
+        more = pairs_in_league(other, how.league) - pairs_in_league(self.first, how.league)
+        return more / one
+
+
+def explanations(how: Choices, sources: list[Source]) -> list[tuple[float, Reading]]:
+    """Return the explanations that fit about equally well, the best first, each with the share in
+    which it is heard: the less, the more pairs are in league; not at all if one party's are.
+
+    The first source has all parties. Another one may tell that two camps are equal, too.
+    """
+    now = sources[0]
+    camps = {
+        tuple(source.parties[group].tolist())
+        for source in sources
+        for group in camps_of(how, source.first)
+    }
+    found = [(0.0, now.first)]
+    for camp in map(np.array, sorted(camps)):
+        worse = min(source.how_much_worse(how, camp) for source in sources)
+        if worse < 1:
+            found.append((worse, now.given(camp)))
+    found.sort(key=lambda each: each[0])
+    heard = [(1 - (worse - found[0][0]), seen) for worse, seen in found]
+    total = sum(share for share, _ in heard if share > 0)
+    return [(share / total, seen) for share, seen in heard if share > 0]
+
+
+def camps_of(how: Choices, seen: Reading) -> list[Positions]:
+    """Return the groups that are large enough to be right, and in which everybody shares enough of
+    a voice with the others on average: a chain of parties is no camp."""
+    least = how.camp * len(seen.levels)
+    found = []
+    for group in linked(seen.shared, how.league):
+        shared = seen.shared[np.ix_(group, group)]
+        each = (shared.sum(axis=1) - shared.diagonal()) / (len(group) - 1)
+        if len(group) >= least and each.min() >= how.league:
+            found.append(group)
+    return found
+
+
+def pairs_in_league(seen: Reading, league: float) -> float:
+    """Return how many pairs levels do not explain: those that share a voice, and those that are
+    farther apart than expected. A pair counts as one from ``league`` on."""
+    apart = seen.distances / (seen.levels[:, None] + seen.levels) - 1
+    np.fill_diagonal(apart, 0.0)
+    misfits = np.maximum(seen.shared, apart)
+    return float((seen.met * np.minimum(1.0, misfits / league)).sum())
