@@ -134,6 +134,19 @@ def test_backdoors():
             assert same(below, row["below"])
 
 
+def test_what_can_be_promised():
+    head, *rows = table("limits.md", "| split | f = 1 |")
+    assert len(rows) == len(SPLITS)
+    for split, *quoted in rows:
+        seeds = data("promised", split=SPLITS[split])
+        assert len(seeds) == 3
+        keys = [*(f"promised, {f[4:]}" for f in head[1:-1]), "final"]
+        for words, key in zip(quoted, keys, strict=True):
+            values = [row[key] for row in seeds]
+            for end, value in zip(words.split(" to "), (min(values), max(values)), strict=False):
+                assert same(end, value, 2)
+
+
 def test_disguises():
     (_, *splits), *rows = table("limits.md", "| means of three seeds | IID")
     momentum = 0.0
