@@ -42,8 +42,11 @@ for line in sys.stdin:
 class Deployment:
     """A SuperLink, its nodes, and runs of an app; `close` ends whatever is left of them."""
 
-    def __init__(self, folder: Path, app: Path, certificates: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, app: Path, certificates: Path | None = None, commands: Path = BIN
+    ) -> None:
         self.folder, self.app, self.certificates = folder, app, certificates
+        self.commands_of_nodes = commands
         self.address = f"127.0.0.1:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: subprocess.Popen[str] | None = None
@@ -90,6 +93,7 @@ class Deployment:
             ["flower-supernode", trust, "--superlink", self.address, *options],
             f"--port={free_port()}",
             f"--node-config=partition-id={party}",
+            commands=self.commands_of_nodes,
         )
 
     def run(self, **config: Any) -> "Run":
@@ -126,11 +130,12 @@ class Deployment:
             raise RuntimeError(f"flwr {command[0]}: {said}\n{self.log()}")
         return out.read_text()
 
-    def start(self, name: str, command: Sequence[str], *options: str) -> None:
+    def start(self, name: str, command: Sequence[str], *options: str, commands: Path = BIN) -> None:
+        path = f"{commands}{os.pathsep}{self.environment['PATH']}"
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:], *options],
-                env=self.environment,
+                [str(commands / command[0]), *command[1:], *options],
+                env={**self.environment, "PATH": path},
                 cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -240,8 +245,11 @@ def wait(
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, app: Path, certificates: Path | None = None) -> Iterator[Deployment]:
-    deployment = Deployment(folder, app, certificates)
+def deployed(
+    folder: Path, app: Path, certificates: Path | None = None, commands: Path = BIN
+) -> Iterator[Deployment]:
+    """Nodes are started by the commands of a folder: those of `warm.commands` start sooner."""
+    deployment = Deployment(folder, app, certificates, commands)
     try:
         yield deployment
     finally:
