@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,7 +47,6 @@ class Deployment:
         self, folder: Path, app: Path, certificates: Path | None = None, commands: Path = BIN
     ) -> None:
         self.folder, self.app, self.certificates = folder, app, certificates
-        self.commands_of_nodes = commands
         self.address = f"127.0.0.1:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: subprocess.Popen[str] | None = None
@@ -55,7 +55,7 @@ class Deployment:
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]]),
             "PYTHONWARNINGS": "ignore",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -93,7 +93,6 @@ class Deployment:
             ["flower-supernode", trust, "--superlink", self.address, *options],
             f"--port={free_port()}",
             f"--node-config=partition-id={party}",
-            commands=self.commands_of_nodes,
         )
 
     def run(self, **config: Any) -> "Run":
@@ -130,12 +129,13 @@ class Deployment:
             raise RuntimeError(f"flwr {command[0]}: {said}\n{self.log()}")
         return out.read_text()
 
-    def start(self, name: str, command: Sequence[str], *options: str, commands: Path = BIN) -> None:
-        path = f"{commands}{os.pathsep}{self.environment['PATH']}"
+    def start(self, name: str, command: Sequence[str], *options: str) -> None:
+        found = shutil.which(command[0], path=self.environment["PATH"])
+        assert found is not None, f"there is no {command[0]}"
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(commands / command[0]), *command[1:], *options],
-                env={**self.environment, "PATH": path},
+                [found, *command[1:], *options],
+                env=self.environment,
                 cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -202,8 +202,8 @@ class Run:
         wait(lambda: not self._servers(), "the server cannot be killed", self.deployment.log)
 
     def _servers(self) -> list[psutil.Process]:
-        link = self.deployment.processes["superlink"]
-        return [p for p in descendants(link.pid) if named(p, "flwr-serverapp")]
+        home = self.deployment.environment["FLWR_HOME"]
+        return [p for p in psutil.process_iter() if named(p, "flwr-serverapp") and at(p, home)]
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -217,6 +217,14 @@ def named(process: psutil.Process, name: str) -> bool:
     try:
         return any(name in part for part in process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
+
+
+def at(process: psutil.Process, home: str) -> bool:
+    """Tell whether a process is of the deployment with this folder."""
+    try:
+        return process.environ().get("FLWR_HOME") == home
+    except psutil.Error:
         return False
 
 
@@ -248,7 +256,7 @@ def wait(
 def deployed(
     folder: Path, app: Path, certificates: Path | None = None, commands: Path = BIN
 ) -> Iterator[Deployment]:
-    """Nodes are started by the commands of a folder: those of `warm.commands` start sooner."""
+    """Flower's commands are those of a folder, if it has them: `warm.commands` start sooner."""
     deployment = Deployment(folder, app, certificates, commands)
     try:
         yield deployment

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psutil
 
-# Whichever a federation starts once for each node or message. The others start afresh.
-MANY = ("flower-supernode", "flower-superexec", "flwr-clientapp")
+# Whichever a federation starts once for each node, run or message. The others start afresh.
+MANY = ("flower-supernode", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
 ASK = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as asked:
