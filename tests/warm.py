@@ -7,6 +7,7 @@ in the fork is Flower's own, from parsing its words to the exit of the interpret
 """
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -144,6 +145,7 @@ def kill(child: int) -> None:
 def main(listener: socket.socket, names: Sequence[str]) -> None:
     found = entry_points(group="console_scripts")
     known: dict[str, Callable[[], object]] = {name: found[name].load() for name in names}
+    gc.freeze()  # or collecting garbage in a fork would copy all of this
     if Forks(listener).serve():
         sys.exit(known[Path(sys.argv[0]).name]())
 
