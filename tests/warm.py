@@ -28,8 +28,8 @@ ASK = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as asked:
     asked.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
-    said = json.dumps([sys.argv, os.getcwd(), dict(os.environ)]) + chr(10)
-    socket.send_fds(asked, [said.encode()], [0, 1, 2])
+    said = (json.dumps([sys.argv, os.getcwd(), dict(os.environ)]) + chr(10)).encode()
+    asked.sendall(said[socket.send_fds(asked, [said], [0, 1, 2]):])
     sys.exit(int(asked.recv(9)))
 """
 
@@ -90,17 +90,18 @@ class Forks:
                     one.close()
 
     def fork(self, asked: socket.socket) -> bool:
+        """Fork for a command that asks for it; true in the fork."""
         said, streams, *_ = socket.recv_fds(asked, 2**16, 3)
-        while said and not said.endswith(b"\n"):
-            said += asked.recv(2**16)
-        child = os.fork() if said else 0
-        if said and child == 0:
-            self.become(asked, streams, *json.loads(said))
-            return True
+        while not said.endswith(b"\n") and (more := asked.recv(2**16)):
+            said += more
+        if said.endswith(b"\n"):  # or it was killed before it had said all
+            child = os.fork()
+            if child == 0:
+                self.become(asked, streams, *json.loads(said))
+                return True
+            self.running[asked] = child
         for stream in streams:
             os.close(stream)
-        if said:
-            self.running[asked] = child
         return False
 
     def become(
