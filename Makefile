@@ -13,8 +13,13 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
 
-test: $(VENV)/.dev lint docs
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+# Three workers: federations of processes mostly wait. Lint and docs run meanwhile, and tell at the end.
+test: $(VENV)/.dev
+	@mkdir -p build
+	@$(MAKE) --no-print-directory lint docs > build/lint-docs.log 2>&1 & beside=$$!; \
+	  $(BIN)/python -m pytest -n 3 --dist worksteal; tests=$$?; \
+	  wait $$beside; beside=$$?; cat build/lint-docs.log; \
+	  test $$tests = 0 && test $$beside = 0
 
 # The daily loop: all that starts no other process and is quick (tests/slow.txt).
 check: $(VENV)/.dev lint

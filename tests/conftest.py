@@ -11,9 +11,11 @@ for variable in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]:
 
 TESTS = Path(__file__).parent
 SLOW = set((TESTS / "slow.txt").read_text().split())
-# Minutes each, so the run begins with them; both on the first worker, since two federations of
-# processes at once are too much for two cores, and Flower's database then says that it is locked.
+# A minute or two each, so the run begins with them; both on the first worker, since two federations
+# of processes at once are too much for two cores, and Flower's database then says it is locked.
 FIRST = ("test_flower_deployment", "test_documented")
+# Where Transformers and PEFT are imported, for ten seconds: next to each other, on one worker.
+ADAPTERS = ("test_adapters_federated", "test_peft", "test_peft_settings")
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose
@@ -25,7 +27,8 @@ def pytest_collection_modifyitems(items):
 
     def order(item):
         marks = ("integration", "slow")
-        return item.path.stem not in FIRST, *(item.get_closest_marker(m) is None for m in marks)
+        first = (item.path.stem not in names for names in (FIRST, ADAPTERS))
+        return *first, *(item.get_closest_marker(m) is None for m in marks)
 
     items.sort(key=order)
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,7 +43,9 @@ for line in sys.stdin:
 class Deployment:
     """A SuperLink, its nodes, and runs of an app; `close` ends whatever is left of them."""
 
-    def __init__(self, folder: Path, app: Path, certificates: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, app: Path, certificates: Path | None = None, commands: Path = BIN
+    ) -> None:
         self.folder, self.app, self.certificates = folder, app, certificates
         self.address = f"127.0.0.1:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -52,7 +55,7 @@ class Deployment:
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]]),
             "PYTHONWARNINGS": "ignore",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -127,9 +130,11 @@ class Deployment:
         return out.read_text()
 
     def start(self, name: str, command: Sequence[str], *options: str) -> None:
+        found = shutil.which(command[0], path=self.environment["PATH"])
+        assert found is not None, f"there is no {command[0]}"
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:], *options],
+                [found, *command[1:], *options],
                 env=self.environment,
                 cwd=self.folder,
                 stdout=log,
@@ -197,8 +202,8 @@ class Run:
         wait(lambda: not self._servers(), "the server cannot be killed", self.deployment.log)
 
     def _servers(self) -> list[psutil.Process]:
-        link = self.deployment.processes["superlink"]
-        return [p for p in descendants(link.pid) if named(p, "flwr-serverapp")]
+        home = self.deployment.environment["FLWR_HOME"]
+        return [p for p in psutil.process_iter() if named(p, "flwr-serverapp") and at(p, home)]
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -212,6 +217,14 @@ def named(process: psutil.Process, name: str) -> bool:
     try:
         return any(name in part for part in process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
+
+
+def at(process: psutil.Process, home: str) -> bool:
+    """Tell whether a process is of the deployment with this folder."""
+    try:
+        return process.environ().get("FLWR_HOME") == home
+    except psutil.Error:
         return False
 
 
@@ -240,8 +253,11 @@ def wait(
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, app: Path, certificates: Path | None = None) -> Iterator[Deployment]:
-    deployment = Deployment(folder, app, certificates)
+def deployed(
+    folder: Path, app: Path, certificates: Path | None = None, commands: Path = BIN
+) -> Iterator[Deployment]:
+    """Flower's commands are those of a folder, if it has them: `warm.commands` start sooner."""
+    deployment = Deployment(folder, app, certificates, commands)
     try:
         yield deployment
     finally:

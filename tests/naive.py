@@ -929,7 +929,9 @@ def fit_pairs(names, D, seen, start, bar, least, how):
                     right[i] += w * (D[a, b] + how.pull * start[a])
         bar *= how.hardening
         solved = np.linalg.solve(A, right)
-        s = {a: max(value, least) for a, value in zip(names, solved, strict=True)}
+        before, s = s, {a: max(value, least) for a, value in zip(names, solved, strict=True)}
+        if bar < how.exact and all(abs(s[a] - before[a]) <= 1e-14 * s[a] for a in names):
+            break
     return s
 
 

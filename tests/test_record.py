@@ -217,9 +217,10 @@ while sys.stdin.readline():
 
 
 @pytest.mark.integration
-def test_no_kill_breaks_a_record(file: Path):
-    """Twenty writers, killed at random moments; what append returned from is there for good."""
-    rng = random.Random(0)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_kill_breaks_a_record(file: Path, seed: int):
+    """Five writers, killed at random moments; what append returned from is there for good."""
+    rng = random.Random(seed)
     writers = subprocess.Popen(
         [sys.executable, "-c", WRITERS, file],
         stdin=subprocess.PIPE,
@@ -228,14 +229,16 @@ def test_no_kill_breaks_a_record(file: Path):
     )
     with writers:
         written = cs.Record(file).append(None)
-        for _ in range(20):
+        for writer in range(5):
             print(file=writers.stdin, flush=True)
             said = iter(writers.stdout.readline, "dead\n")
             child = next(int(line.split()[1]) for line in said if line.startswith("writer"))
+            # On a busy machine the others may be too slow to write anything.
+            told = [int(next(said))] if writer == 0 else []
             time.sleep(rng.uniform(0, 0.1))
             lines(file)  # can be read while it is written
             os.kill(child, signal.SIGKILL)
-            told = [int(line) for line in said]
+            told += [int(line) for line in said]
             rounds = [r.round for r in cs.Record.read(file)]
             assert rounds == list(range(1, len(rounds) + 1))
             assert max(told, default=written) <= len(rounds)

@@ -31,6 +31,7 @@ from fuzz.oracle import BrokenPromiseError, expect, listening
 
 SLOW = 2.0  # seconds of processor time that no round may take
 HUNG = 20.0  # seconds after which a worker is ended: others may keep the machine busy
+FAKES = "torch._subclasses.fake_tensor"
 ROOM = 1 << 30  # bytes of memory that a case may ask for, beyond what the imports took
 
 
@@ -93,7 +94,9 @@ class _Worker:
         self.plan = plan
         self.case = ("", plan.first)
         self.folder = tempfile.mkdtemp(prefix="consilience-fuzz-")
-        context = multiprocessing.get_context("spawn")
+        # From a server that has imported all that the kinds need, so that none does it again.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([*(KINDS[kind] for kind in plan.turns), FAKES])
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(plan, theirs, self.folder), daemon=True)
         self.process.start()
@@ -151,7 +154,7 @@ def prepare(kinds: tuple[str, ...]) -> None:
     for kind in set(kinds):
         import_module(KINDS[kind])
     # Some cases need torch and its fake tensors, and none shall be charged for the imports.
-    import_module("torch._subclasses.fake_tensor").FakeTensorMode()
+    import_module(FAKES).FakeTensorMode()
     os.fsync = _not_to_the_disk  # who loses power here loses nothing
     warnings.simplefilter("error")
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -134,7 +134,7 @@ def test_flower_sends_the_adapter_at_the_ranks_of_each_party(monkeypatch: pytest
             assert off(found[module], (u[:, :rank] * values[:rank]) @ v[:rank]) < 1e-5
 
 
-SMALL = {"rounds": 2, "parties": 6, "honest": 4, "local-steps": 10, "base-steps": 60}
+SMALL = {"rounds": 2, "parties": 6, "honest": 4, "local-steps": 5, "base-steps": 60}
 SMALL |= {"ranks": "8,4,8,4,8,8", "strategy": "consilience", "method": "pairwise", "record": ""}
 
 

@@ -19,6 +19,7 @@ from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 
+import warm
 from consilience.record import Record
 from deployment import listening
 from documented import blocks, indented
@@ -32,10 +33,15 @@ BIN = Path(sys.executable).parent
 @pytest.mark.integration
 @pytest.mark.skipif(listening("127.0.0.1:8000"), reason="something else listens on port 8000")
 def test_the_commands_of_the_example(tmp_path: Path):
+    with warm.commands() as commands:
+        the_commands_of_the_example(tmp_path, commands)
+
+
+def the_commands_of_the_example(tmp_path: Path, commands: Path) -> None:
     here = shutil.copytree(EXAMPLE, tmp_path / "example")
     environment = {
         **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]]),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "OMP_NUM_THREADS": "1",

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+import warm
 from consilience.integrations.checkpoint import Checkpoint, latest
 from consilience.record import Record, RecordedRound
 from deployment import Deployment, deployed, wait
@@ -40,7 +41,10 @@ def test_a_federation_of_processes(tmp_path: Path):
     certificates = tmp_path / "certificates"
     certificates.mkdir()
     authority(certificates)
-    with deployed(tmp_path, APP, certificates) as flower:
+    with (
+        warm.commands() as commands,
+        deployed(tmp_path, APP, certificates, commands) as flower,
+    ):
         flower.superlink("--enable-supernode-auth")
         nodes = [registered(flower, certificates, party) for party in range(5)]
         stranger = node_key(certificates, 9)

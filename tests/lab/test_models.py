@@ -195,8 +195,16 @@ def test_the_convolutional_network_is_that_of_torchs_layers():
     vector = torch.cat([part.detach().flatten() for part in layers.parameters()])
     inputs = torch.rand(3, 784, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(model.outputs(vector, inputs), layers(inputs), atol=1e-5)
-    # Initial values are as wide as torch's own.
-    own = model.initial(0)
-    for name, tensor in model.tensors(own).items():
-        widest = model.tensors(vector)[name].abs().max()
-        assert tensor.abs().max() == pytest.approx(float(widest), rel=0.3), name
+    # Initial values are as wide as torch's own: uniform, up to a bound that is the layer's.
+    bounds = [
+        part.weight[0].numel() ** -0.5
+        for part in layers
+        if isinstance(part, nn.Conv2d | nn.Linear)
+        for _ in part.parameters()
+    ]
+    own, torchs = model.tensors(model.initial(0)), model.tensors(vector)
+    for name, bound in zip(own, bounds, strict=True):
+        assert torchs[name].abs().max() <= bound, name
+        if torchs[name].numel() >= 500:  # torch draws by chance: of so many some are near it
+            assert torchs[name].abs().max() > 0.95 * bound, name
+        assert 0.7 * bound < own[name].abs().max() <= bound, name
