@@ -9,12 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rcParams
 from matplotlib.figure import Figure
 
+from consilience.lab.figures import write_svg
 from consilience.lab.tables import markdown
 
-rcParams["svg.hashsalt"] = "consilience"  # the same figure, the same file
 SHOWN = (
     ("pairwise", "#AA3377", "o"),
     ("ivar-vb", "#4477AA", "s"),
@@ -29,9 +28,8 @@ SHOWN = (
 
 def write(record: dict[str, Any], out: Path) -> Path:
     """Write the page and the figure; return the page's path."""
-    figures = out / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    picture(record).savefig(figures / "speed.svg", metadata={"Date": None})
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    write_svg(picture(record), out / "figures", "speed")
     page = out / "benchmarks.md"
     page.write_text(text(record, out))
     return page

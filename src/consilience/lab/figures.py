@@ -110,12 +110,17 @@ def heat_maps(
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write a figure as SVG (the same bytes for the same data) and PNG."""
+    """Write a figure as SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_svg(figure, folder, name)
+    figure.savefig(folder / f"{name}.png", dpi=110)
+
+
+def write_svg(figure: Figure, folder: Path, name: str) -> None:
+    """Write a figure as SVG, the same bytes for the same data, with a form for dark screens."""
     drawn = StringIO()
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(drawn, format="svg", metadata={"Date": None})
-        figure.savefig(folder / f"{name}.png", dpi=110)
     (folder / f"{name}.svg").write_text(
         drawn.getvalue().replace("</metadata>", f"</metadata>{_DARK}")
     )
