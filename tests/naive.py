@@ -660,18 +660,19 @@ def pairwise(rounds, **choices):
     sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp))]
     if past is not None:
         sources.append((now, lambda camp: read_trails(rounds, now, first.slack, how, camp)))
-    views = [(0.0, first)]
+    views = [(0.0, first, ())]
     for camp in {tuple(c) for there, read in sources for c in camps(there, read(()), how)}:
         worse = min(how_much_worse(there, read, camp, how) for there, read in sources)
         if worse < 1:
-            views.append((worse, read_rounds(names, blocks, total, how, camp)))
+            views.append((worse, read_rounds(names, blocks, total, how, camp), camp))
     views.sort(key=lambda view: view[0])
-    heard = [1 - (worse - views[0][0]) for worse, _ in views]
+    heard = [1 - (worse - views[0][0]) for worse, *_ in views]
     weights = dict.fromkeys(now, 0.0)
-    for share, (_, view) in zip(heard, views, strict=True):
+    for share, (_, view, camp) in zip(heard, views, strict=True):
         if share > 0:
             whole = sum(other for other in heard if other > 0)
-            mine = weigh_pairs(rounds, view, past, first.slack, how, torn=share < whole)
+            torn = share < whole
+            mine = weigh_pairs(rounds, view, past, first.slack, how, camp, torn)
             for a in now:
                 weights[a] += share / whole * mine[a]
     for a in now:  # nobody alone
@@ -772,7 +773,7 @@ def camps(names, view, how):
     return found
 
 
-def weigh_pairs(rounds, view, past, slack_of_best, how, torn):
+def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
     """Weights of the last round that follow from levels and shared voices."""
     now, s, slack, t, shared = list(rounds[-1]), view.s, view.slack, view.t, dict(view.shared)
     ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
@@ -791,7 +792,10 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, torn):
 
     believed, kept = {a: vote(a, s) * trusted(a) for a in s}, {}
     if past is not None:
-        camp = [a for a in now if torn and believed[a] >= max(believed.values()) / 2]
+        if torn and not camp:
+            camp = [a for a in now if believed[a] >= max(believed.values()) / 2]
+        camp = [a for a in camp if a in now]
+        camp = () if len(camp) == len(now) else camp
         again = read_trails(rounds, now, slack_of_best, how, camp).shared
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)

@@ -23,6 +23,14 @@ from consilience.estimators.reading import Reading
 from consilience.estimators.reasons import linked
 
 
+class Explanation(NamedTuple):
+    """What distances tell if a camp is right, and the share in which that is heard."""
+
+    share: float
+    seen: Reading
+    camp: Positions | None  # None: of no camp in particular
+
+
 class Source(NamedTuple):
     """Distances between some of the parties, and what they tell if a camp is the quiet one."""
 
@@ -44,9 +52,9 @@ class Source(NamedTuple):
         return more / one
 
 
-def explanations(how: Choices, sources: list[Source]) -> list[tuple[float, Reading]]:
-    """Return the explanations that fit about equally well, the best first, each with the share in
-    which it is heard: the less, the more pairs are in league; not at all if one party's are.
+def explanations(how: Choices, sources: list[Source]) -> list[Explanation]:
+    """Return the explanations that fit about equally well, the best first. The more pairs are in
+    league, the less is an explanation heard; not at all if one party's pairs more are.
 
     The first source has all parties. Another one may tell that two camps are equal, too.
     """
@@ -56,15 +64,16 @@ def explanations(how: Choices, sources: list[Source]) -> list[tuple[float, Readi
         for source in sources
         for group in camps_of(how, source.first)
     }
-    found = [(0.0, now.first)]
+    found = [Explanation(1.0, now.first, None)]
     for camp in map(np.array, sorted(camps)):
         worse = min(source.how_much_worse(how, camp) for source in sources)
         if worse < 1:
-            found.append((worse, now.given(camp)))
-    found.sort(key=lambda each: each[0])
-    heard = [(1 - (worse - found[0][0]), seen) for worse, seen in found]
-    total = sum(share for share, _ in heard if share > 0)
-    return [(share / total, seen) for share, seen in heard if share > 0]
+            found.append(Explanation(1 - worse, now.given(camp), camp))
+    found.sort(key=lambda each: -each.share)
+    more = found[0].share - 1  # if the fit was not the best one after all
+    heard = [each._replace(share=each.share - more) for each in found if each.share > more]
+    total = sum(each.share for each in heard)
+    return [each._replace(share=each.share / total) for each in heard]
 
 
 def camps_of(how: Choices, seen: Reading) -> list[Positions]:

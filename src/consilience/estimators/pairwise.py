@@ -43,7 +43,7 @@ import numpy as np
 
 from consilience.arrays import Mask, Matrix, Positions, Vector
 from consilience.beliefs import NOTHING, Beliefs, Given, Lasting
-from consilience.estimators.camps import Source, explanations
+from consilience.estimators.camps import Explanation, Source, explanations
 from consilience.estimators.certainty import beyond_chance, steadied
 from consilience.estimators.choices import MUCH, Choices
 from consilience.estimators.degenerate import infer_from_meetings
@@ -91,8 +91,8 @@ class Pairwise(Choices):
             past = None  # all averages are equal
         sources = self._sources(evidence, given, past)
         views = [
-            self._weighed(evidence, given, past, share, seen, sources)
-            for share, seen in explanations(self, sources)
+            self._weighed(evidence, given, past, explanation, sources)
+            for explanation in explanations(self, sources)
         ]
         seen, parties = views[0].seen, evidence.parties
         said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
@@ -112,11 +112,7 @@ class Pairwise(Choices):
             reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
             corroboration=self._corroboration(evidence, weights, past),
-            camps=tuple(
-                tuple(party for party, in_it in zip(parties, view.camp, strict=True) if in_it)
-                for view in views
-                if view.camp is not None
-            ),
+            camps=_camps(parties, views),
         )
 
     def _sources(self, evidence: Evidence, given: Given, past: Lasting | None) -> list[Source]:
@@ -142,29 +138,33 @@ class Pairwise(Choices):
         evidence: Evidence,
         given: Given,
         past: Lasting | None,
-        share: float,
-        seen: Reading,
+        explanation: Explanation,
         sources: list[Source],
     ) -> _View:
         """Return the weights that follow from an explanation, times its share."""
+        share, seen, camp = explanation
         shared, counts = seen.shared, self._samples(evidence, given)[0]
         relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
         trusted = self._trust(relative, seen, quiet=not given.trusted_counts)
-        camp = None if share == 1 else heaviest(votes(shared, self.vote_power) * trusted)
         if past is not None:
-            there, first, of_camp = sources[1]
+            there, lasting, of_camp = sources[1]
+            if camp is None and share < 1:
+                camp = np.flatnonzero(heaviest(votes(shared, self.vote_power) * trusted))
+            if camp is not None and not np.isin(there, camp).all():
+                # Otherwise all are quiet now, and only averages tell one camp from the other.
+                lasting = of_camp(np.flatnonzero(np.isin(there, camp)))
             at = np.ix_(there, there)
-            lasting = first if camp is None else of_camp(np.flatnonzero(camp[there]))
             shared[at] = np.maximum(shared[at], lasting.shared)
             heard = votes(shared[at], self.vote_power)
             trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting, heard)
+        trusts = heaviest(votes(shared, self.vote_power) * trusted)
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1
         for members in evidence.members:
             mine = shared if alone else shared[np.ix_(members, members)]
             w = votes(mine, self.vote_power) * trusted[members]
             weights.append(share * w / w.sum())
-        return _View(seen, weights, shared, relative, camp)
+        return _View(seen, weights, shared, relative, trusts)
 
     def _bounded(
         self, evidence: Evidence, given: Given, said: list[Vector]
@@ -244,4 +244,14 @@ class _View(NamedTuple):
     weights: list[Vector]  # of each block, times the share of the view
     shared: Matrix  # includes what averages over rounds tell
     relative: Vector  # (J,): levels relative to the typical one, with the past
-    camp: Mask | None  # (J,): whom it trusts, if it is not the only view
+    trusts: Mask  # (J,)
+
+
+def _camps(parties: tuple[str, ...], views: list[_View]) -> tuple[tuple[str, ...], ...]:
+    """Return whom each view trusts; nobody if all of them trust the same parties."""
+    if len({view.trusts.tobytes() for view in views}) == 1:
+        return ()
+    return tuple(
+        tuple(party for party, there in zip(parties, view.trusts, strict=True) if there)
+        for view in views
+    )
