@@ -657,12 +657,20 @@ def pairwise(rounds, **choices):
     most, past = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, None)
     how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
     first = read_rounds(names, blocks, total, how)
-    sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp))]
+    sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp), how.league, 2)]
     if past is not None:
-        sources.append((now, lambda camp: read_trails(rounds, now, first.slack, how, camp)))
+
+        def averages(camp):
+            return read_trails(rounds, now, first.slack, how, camp)
+
+        sources.append((now, averages, how.together, 3))
     views = [(0.0, first, ())]
-    for camp in {tuple(c) for there, read in sources for c in camps(there, read(()), how)}:
-        worse = min(how_much_worse(there, read, camp, how) for there, read in sources)
+    for camp in {
+        tuple(c)
+        for there, read, *limits in sources
+        for c in camps(there, read(()), how.camp, *limits)
+    }:
+        worse = min(how_much_worse(*source, camp, how.camp) for source in sources)
         if worse < 1:
             views.append((worse, read_rounds(names, blocks, total, how, camp), camp))
     views.sort(key=lambda view: view[0])
@@ -736,17 +744,19 @@ def expected_apart(a, b, s, blocks):
     return total / count if much_less else s[a] + s[b]
 
 
-def how_much_worse(there, read, camp, how):
+def how_much_worse(there, read, league, fewest, camp, size):
     """How many more pairs are in league if the camp is right, in pairs of one party of the camp."""
     camp = [a for a in camp if a in there]
     first, other = read(()), read(camp)
-    if len(camp) < 2 or not any(not set(c) & set(camp) for c in camps(there, other, how)):
+    if len(camp) < 2 or not any(
+        not set(c) & set(camp) for c in camps(there, other, size, league, fewest)
+    ):
         return np.inf
 
     def in_league(view):
         apart = {(a, b): d / (view.s[a] + view.s[b]) - 1 for (a, b), d in view.D.items()}
         return sum(
-            often * min(1, max(view.shared[pair], apart[pair]) / how.league)
+            often * min(1, max(view.shared[pair], apart[pair]) / league)
             for pair, often in view.met.items()
         )
 
@@ -754,13 +764,13 @@ def how_much_worse(there, read, camp, how):
     return (in_league(other) - in_league(first)) / one
 
 
-def camps(names, view, how):
+def camps(names, view, size, league, fewest):
     """Groups of at least a quarter of the parties, linked by a third of a voice, if everybody
     shares that much with the others on average."""
     found, left = [], set(names)
     while left:
         group = {left.pop()}
-        while new := {b for a in group for b in left if view.shared.get((a, b), 0) >= how.league}:
+        while new := {b for a in group for b in left if view.shared.get((a, b), 0) >= league}:
             group |= new
             left -= new
         shared = [
@@ -768,7 +778,7 @@ def camps(names, view, how):
             for a in group
             if len(group) > 1
         ]
-        if len(group) >= max(2, how.camp * len(names)) and min(shared) >= how.league:
+        if len(group) >= max(fewest, size * len(names)) and min(shared) >= league:
             found.append([a for a in names if a in group])
     return found
 

@@ -66,12 +66,13 @@ def test_how_many_cells_of_the_grid_are_near_the_oracle(page):
         assert f"`pairwise` loses at most 1 point in {near[1]} of the 248 cases" in text
 
 
-def test_one_adversary():
-    head, *rows = table("robustness.md", "| split | momentum | within 1 point")
-    assert head[:4] == ["split", "momentum", "within 1 point", "below −3"]
-    for split, momentum, near, far, worst in rows:
-        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum), "adversaries": 1}
-        cells = data("robustness-one", method="pairwise", **kind)
+def test_one_adversary_and_two():
+    head, *rows = table("robustness.md", "| adversaries | split | momentum |")
+    assert head[3:5] == ["within 1 point", "below −3"]
+    for count, split, momentum, near, far, worst in rows:
+        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum)}
+        kind["adversaries"] = int(count)
+        cells = data("robustness-few", method="pairwise", **kind)
         below = sorted(r["below"] for r in cells if r["attack"] != "none")
         assert len(below) == 31
         assert sum(b >= -1 for b in below) == int(near.split()[0]), split
@@ -89,7 +90,7 @@ def test_one_adversary_beside_others():
             *before, attack = head.split(": ")
             split = before[0] if before else split
             kind = {"heterogeneity": SPLITS[split], "momentum": 0.0, "attack": names[attack]}
-            assert same(cell, one("robustness-one", "below", method=method.strip("`"), **kind))
+            assert same(cell, one("robustness-few", "below", method=method.strip("`"), **kind))
 
 
 def test_one_adversary_that_knows_the_bar():

@@ -143,6 +143,18 @@ def test_averages_tell_that_two_camps_are_equal_where_noise_hides_it():
     assert sum(found.weights[f"a{j}"] for j in range(5)) > 0.2
 
 
+@pytest.mark.parametrize("count", [5, 7])
+def test_few_honest_parties_are_hardly_ever_torn_by_chance(count):
+    """Errors of real gradients live in few directions, here eight, and so do their averages."""
+    random, memory, torn = np.random.default_rng(0), cs.Memory(seed=0), 0
+    directions = random.standard_normal((8, 3000))
+    for _ in range(60):
+        X = random.standard_normal((count, 8)) @ directions
+        X += 0.3 * random.standard_normal((count, 3000))
+        torn += bool(cs.aggregate(X, memory=memory).camps)
+    assert torn <= 2
+
+
 def test_a_chain_of_parties_is_no_camp():
     """Each shares half of its error with the next two, and hardly anything with the others."""
     random = np.random.default_rng(0)

@@ -37,6 +37,19 @@ class Source(NamedTuple):
     parties: Positions
     first: Reading  # with no camp
     given: Callable[[Positions], Reading]  # the camp: positions among these parties
+    league: float  # κ^m that the parties of a camp share, on average
+    fewest: int = 2  # parties of a camp
+
+    def camps(self, seen: Reading, size: float) -> list[Positions]:
+        """Return the groups that are large enough to be right, and in which everybody shares enough
+        of a voice with the others on average: a chain of parties is no camp."""
+        least, found = max(size * len(seen.levels), self.fewest), []
+        for group in linked(seen.shared, self.league):
+            shared = seen.shared[np.ix_(group, group)]
+            each = (shared.sum(axis=1) - shared.diagonal()) / (len(group) - 1)
+            if len(group) >= least and each.min() >= self.league:
+                found.append(group)
+        return found
 
     def how_much_worse(self, how: Choices, camp: Positions) -> float:
         """Return how many more pairs are in league if this camp is right: 1 for as many as one
@@ -45,10 +58,12 @@ class Source(NamedTuple):
         if len(camp) < 2:
             return np.inf
         other = self.given(camp)
-        if not any(np.isin(group, camp, invert=True).all() for group in camps_of(how, other)):
+        if not any(
+            np.isin(group, camp, invert=True).all() for group in self.camps(other, how.camp)
+        ):
             return np.inf
         one = 2 * float(other.met[np.ix_(camp, camp)].sum()) / len(camp)
-        more = pairs_in_league(other, how.league) - pairs_in_league(self.first, how.league)
+        more = pairs_in_league(other, self.league) - pairs_in_league(self.first, self.league)
         return more / one
 
 
@@ -62,7 +77,7 @@ def explanations(how: Choices, sources: list[Source]) -> list[Explanation]:
     camps = {
         tuple(source.parties[group].tolist())
         for source in sources
-        for group in camps_of(how, source.first)
+        for group in source.camps(source.first, how.camp)
     }
     found = [Explanation(1.0, now.first, None)]
     for camp in map(np.array, sorted(camps)):
@@ -74,19 +89,6 @@ def explanations(how: Choices, sources: list[Source]) -> list[Explanation]:
     heard = [each._replace(share=each.share - more) for each in found if each.share > more]
     total = sum(each.share for each in heard)
     return [each._replace(share=each.share / total) for each in heard]
-
-
-def camps_of(how: Choices, seen: Reading) -> list[Positions]:
-    """Return the groups that are large enough to be right, and in which everybody shares enough of
-    a voice with the others on average: a chain of parties is no camp."""
-    least = how.camp * len(seen.levels)
-    found = []
-    for group in linked(seen.shared, how.league):
-        shared = seen.shared[np.ix_(group, group)]
-        each = (shared.sum(axis=1) - shared.diagonal()) / (len(group) - 1)
-        if len(group) >= least and each.min() >= how.league:
-            found.append(group)
-    return found
 
 
 def pairs_in_league(seen: Reading, league: float) -> float:

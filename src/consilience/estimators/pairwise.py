@@ -69,6 +69,8 @@ from consilience.evidence import Evidence
 from consilience.passes.corroborate import Corroboration
 from consilience.updates.votes import at_most_half
 
+_THREE = 3  # parties of a camp in averages: two are often near each other there by chance
+
 
 @dataclass(frozen=True, repr=False)
 class Pairwise(Choices):
@@ -122,7 +124,7 @@ class Pairwise(Choices):
         def now(camp: Positions | None = None) -> Reading:
             return read(self, evidence, known, self.slack, most, camp)
 
-        found = [Source(np.arange(len(known)), now(), now)]
+        found = [Source(np.arange(len(known)), now(), now, self.league)]
         if past is not None:
             there = np.array([evidence.parties.index(party) for party in past.block.parties])
             left, slack = Evidence((past.block,)), found[0].first.slack
@@ -130,7 +132,7 @@ class Pairwise(Choices):
             def averages(camp: Positions | None = None) -> Reading:
                 return read(self, left, known[there], slack, slack, camp)
 
-            found.append(Source(there, averages(), averages))
+            found.append(Source(there, averages(), averages, self.together, _THREE))
         return found
 
     def _weighed(
@@ -147,7 +149,7 @@ class Pairwise(Choices):
         relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
         trusted = self._trust(relative, seen, quiet=not given.trusted_counts)
         if past is not None:
-            there, lasting, of_camp = sources[1]
+            there, lasting, of_camp, *_ = sources[1]
             if camp is None and share < 1:
                 camp = np.flatnonzero(heaviest(votes(shared, self.vote_power) * trusted))
             if camp is not None and not np.isin(there, camp).all():

@@ -59,7 +59,7 @@ class Scale:
 FULL = Scale(
     "full",
     methods=METHODS,
-    seeds={"fig1": 10, "one-round": 10, "fig2": 3, "fig3": 3, "random-local": 2},
+    seeds={"fig1": 10, "one-round": 10, "fig2": 3, "fig3": 3, "random-local": 3},
     regression_rounds=120,
     mnist_rounds=500,
     shakespeare_rounds=800,
