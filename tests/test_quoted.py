@@ -90,6 +90,7 @@ def test_one_adversary_beside_others():
             *before, attack = head.split(": ")
             split = before[0] if before else split
             kind = {"heterogeneity": SPLITS[split], "momentum": 0.0, "attack": names[attack]}
+            kind["adversaries"] = 1
             assert same(cell, one("robustness-few", "below", method=method.strip("`"), **kind))
 
 
