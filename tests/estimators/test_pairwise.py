@@ -18,6 +18,7 @@ from consilience.estimators.certainty import beyond_chance
 from consilience.estimators.changes import on_one_scale
 from consilience.estimators.choices import ALLOWED
 from consilience.estimators.levels import Descent, covariance_of, fit_camp, fit_levels
+from consilience.estimators.pairwise import _camps, _View
 from consilience.estimators.reasons import groups_of
 from consilience.estimators.weighing import trust, votes
 from consilience.evidence import pooled_distances
@@ -141,6 +142,15 @@ def test_averages_tell_that_two_camps_are_equal_where_noise_hides_it():
         frozenset(f"{side}{j}" for j in range(5)) for side in "ab"
     }
     assert sum(found.weights[f"a{j}"] for j in range(5)) > 0.2
+
+
+def test_views_that_trust_the_same_parties_are_no_camps():
+    def view(*trusts):
+        return _View(None, [], None, None, np.array(trusts))
+
+    everybody, first = view(True, True), view(True, False)
+    assert _camps(("a", "b"), [everybody, everybody]) == ()
+    assert _camps(("a", "b"), [everybody, first]) == (("a", "b"), ("a",))
 
 
 @pytest.mark.parametrize("count", [5, 7])
