@@ -19,7 +19,9 @@ T = TypeVar("T")
 bench = typer.Typer(help="Measure the methods.", no_args_is_help=True)
 
 # Options that several commands have.
-_Methods = Annotated[str, typer.Option(help="Names with commas; byzfl-... for peers.")]
+_Methods = Annotated[
+    str, typer.Option(help="With commas; also told-NAME, flame, foolsgold, byzfl-NAME.")
+]
 _Heterogeneity = Annotated[
     str, typer.Option(help="Of iid, dirichlet-ALPHA, one-class, gamma-SHARE, with commas.")
 ]

@@ -1,42 +1,57 @@
 """The methods of an experiment by name, and the summary of its rounds.
 
-Names are those of `consilience.methods()` and of `peers()`. The oracle is the mean of the honest
+Names are those of `consilience.methods()`, of `peers()`, of `RULES` and of `TOLD`: our versions of
+published methods, told the true number of adversaries. The oracle is the mean of the honest
 updates, which a server could form only if it knew the adversaries.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from consilience import methods
+from consilience import ARC, CAF, MDA, NNM, DnC, GeometricMedian, Krum, methods
+from consilience.estimators.catalogue import Method
 from consilience.lab.experiments.pictures import HONEST, divider
 from consilience.lab.federation import Rule, Watched
 from consilience.lab.peers import peer, peers
+from consilience.lab.rules import RULES
 from consilience.lab.runner import Row
 
 NONE, ORACLE = "none", "oracle"
+TOLD: dict[str, Callable[[int], Method]] = {
+    "told-krum": Krum,
+    "told-multi-krum": lambda f: Krum(f, selected=None),
+    "told-mda": MDA,
+    "told-dnc": DnC,
+    "told-caf": CAF,
+    "told-nnm": lambda f: NNM(GeometricMedian(), f),
+    "told-arc": lambda f: ARC(NNM(GeometricMedian(), f), f),
+}
 
 
-def method_of(name: str, adversaries: int, present: int) -> str | Rule:
-    """Return the method of that name; a peer is told the number of adversaries.
+def method_of(name: str, adversaries: int, present: int) -> str | Method | Rule:
+    """Return the method of that name; peers and `TOLD` are told the number of adversaries.
 
-    ``present`` is how many of them take part. Most peers refuse a number that is half of the
+    ``present`` is how many of them take part. Most methods refuse a number that is half of the
     parties or more, so it is limited to less than that.
     """
+    told = min(adversaries, (HONEST + present - 1) // 2)
     if name == ORACLE:
         return "mean"  # only honest parties take part
-    if name in peers():
-        return peer(name, min(adversaries, (HONEST + present - 1) // 2))
-    return name
+    if name in TOLD:
+        return TOLD[name](told)
+    if name in RULES:
+        return RULES[name]()
+    return peer(name, told) if name in peers() else name
 
 
 def check(names: Sequence[str], heterogeneity: Sequence[str], adversaries: Sequence[int]) -> None:
     """Raise an error that tells the first unknown name or invalid number."""
-    among("method", names, (*methods(), *peers()))
+    among("method", names, (*methods(), *TOLD, *RULES, *peers()))
     for name in names:
         method_of(name, adversaries=1, present=1)  # raises if ByzFL is not installed
     for kind in heterogeneity:

@@ -1,0 +1,101 @@
+"""FLAME and FoolsGold against their formulas, written out coordinate by coordinate."""
+
+import math
+
+import numpy as np
+import pytest
+
+from consilience.lab.experiments.lineup import TOLD, method_of
+from consilience.lab.rules import RULES, Flame, FoolsGold
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(
+        sum(x * y for x, y in zip(a, b, strict=True)) / math.dist(a, 0 * a) / math.dist(b, 0 * b)
+    )
+
+
+def clustered(rows: np.ndarray) -> set[int]:
+    """Join parties at growing distances, until more than half of all hang together."""
+    count = len(rows)
+    apart = {(i, j): 1 - cosine(rows[i], rows[j]) for i in range(count) for j in range(i)}
+    for bound in sorted(apart.values()):
+        for start in range(count):
+            found, grown = {start}, True
+            while grown:
+                near = {
+                    k for pair, d in apart.items() if d <= bound and found & {*pair} for k in pair
+                }
+                found, grown = found | near, not near <= found
+            if len(found) > count // 2:
+                return found
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flame_is_the_mean_of_its_cluster_clipped_to_the_median_length(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((9, 6)) + 1
+    rows[7:] = -5 * rows[:7].mean(0)
+    kept = clustered(rows)
+    assert not kept & {7, 8}
+    bound = sorted(math.dist(row, 0 * row) for row in rows)[4]
+    clipped = [row * min(1, bound / math.dist(row, 0 * row)) for row in rows]
+    mean = sum(clipped[j] for j in kept) / len(kept)
+    assert np.allclose(Flame(noise=0)(rows), mean)
+
+
+def test_the_noise_of_flame_goes_by_the_median_length() -> None:
+    rows = np.full((5, 20_000), 3.0)
+    rows[0] *= 100  # the median length is that of the others
+    off = Flame(noise=0.01)(rows) - 3.0
+    assert off.std() == pytest.approx(0.01 * 3 * math.sqrt(20_000), rel=0.05)
+
+
+def fools_gold(sums: np.ndarray) -> list[float]:
+    """Algorithm 1 of the paper, with a confidence of one."""
+    count = len(sums)
+    others = [[k for k in range(count) if k != j] for j in range(count)]
+    alike = [[cosine(sums[j], sums[k]) for k in range(count)] for j in range(count)]
+    most = [max(alike[j][k] for k in others[j]) for j in range(count)]
+    own = []
+    for j in range(count):
+        pardoned = [
+            alike[j][k] * most[j] / most[k] if most[k] > most[j] else alike[j][k] for k in others[j]
+        ]
+        own.append(min(1.0, max(0.0, 1 - max(pardoned))))
+    own = [min(0.99, value / max(own)) for value in own]
+    return [
+        min(1.0, max(0.0, math.log(value / (1 - value)) + 0.5)) if value else 0.0 for value in own
+    ]
+
+
+def test_fools_gold_compares_sums_over_rounds() -> None:
+    rng, rule = np.random.default_rng(0), FoolsGold()
+    aim, sums = rng.standard_normal(30), np.zeros((7, 30))
+    for _ in range(5):
+        rows = rng.standard_normal((7, 30)) + 0.5
+        rows[5:] = aim + 0.3 * rng.standard_normal((2, 30))
+        sums += rows
+        value = rule(rows)
+    weights = fools_gold(sums)
+    assert weights[5] == weights[6] == 0 < min(weights[:5])
+    assert np.allclose(value, np.average(rows, axis=0, weights=weights))
+
+
+def test_copies_alone_make_no_step() -> None:
+    assert not FoolsGold()(np.ones((4, 3), np.float32)).any()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_updates_are_left_alone_and_keep_their_type(name: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
+    before = rows.copy()
+    assert method_of(name, 1, 1)(rows).dtype == np.float32
+    assert np.array_equal(rows, before)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_the_told_are_told(name: str) -> None:
+    assert method_of(name, adversaries=4, present=4).adversaries == 4
+    assert method_of(name, adversaries=9, present=4).adversaries == 6  # less than half of 14
