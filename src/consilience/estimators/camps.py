@@ -1,13 +1,13 @@
 """Two camps: explanations that fit the distances about equally well.
 
-Two groups of about as many parties, each near its own and far from the other, have two
-explanations: either group may be right, and the other in league. To take the one that fits better
-would be to toss a coin. So for each large group the levels are fitted once more, with that group as
-the quiet one, and what fits about as well is heard as well.
+If there are two groups of about equal size, each near its own members and far from the other group,
+there are two explanations: either group may be right, and the other collude. To take the one that
+fits better would be to toss a coin. So for each large group the levels are fitted once more, with
+that group as the quiet one. An explanation that fits about as well is heard, too.
 
-Fits are compared by how many pairs are in league, not by how closely these agree: anybody can be
-tight, and nobody honest can choose to be loose. Averages over rounds are asked, too: there the
-noise has faded that hides in a single round how much a camp agrees.
+Fits are compared by how many pairs are in league (collude), not by how closely these agree: anybody
+can be tight, and nobody honest can choose to be loose. In a single round noise hides how much a
+camp agrees. So fits to the averages over rounds, where noise has faded, are compared as well.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Source(NamedTuple):
 
 
 def explanations(how: Choices, sources: list[Source]) -> list[Explanation]:
-    """Return the explanations that fit about equally well, the best first. The more pairs are in
-    league, the less is an explanation heard; not at all if one party's pairs more are.
+    """Return the explanations that fit about equally well, the best first. An explanation with more
+    pairs in league is heard less; one with as many more as one party has, not at all.
 
     The first source has all parties. Another one may tell that two camps are equal, too.
     """

@@ -102,7 +102,8 @@ class Choices:
     - ``heed``: in the median that defines the typical level, a level s counts s to minus this. At
       1/5 ten quiet parties outvote twenty 32 times as noisy, and seven adversaries do not outvote
       ten honest parties unless six times as quiet.
-    - ``most_heed``: times that of the median party, or two copies near the mean would decide.
+    - ``most_heed``: no level counts more than this many times the median one; otherwise two copies
+      near the mean would decide.
     - ``loudest``: typical lengths up to which a party has full trust, slack permitting. With 1.5
       accuracy is lost where data differ and nobody attacks.
     - ``quiet``: a party quieter than typical may count for more: up to this power of the ratio

@@ -1,7 +1,7 @@
 """In which tensors a party differs from the others, for people.
 
-The distances in one tensor are read like those in all: with D_jl = s_j + s_l, half of a typical
-party's distances are s_j + s, where s is the typical level.
+The distances in one tensor are read like those in all: with D_jl = s_j + s_l, the median of a
+party's distances is s_j + s, where s is the typical level.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ stays.
 The sum has several minima, and adversaries aim for the wrong one. Half a party's median distance is
 a good start if most of its peers are quiet, half its lower quartile if most are far, and a gradual
 one if the members of a group are as far from each other as from the others. The lowest end is
-taken; if nearly all pairs fit, there is only one. A camp of parties near each other may be the
-quiet ones, or in league: one start assumes they are the quiet ones, so that both can be compared.
+taken; if nearly all pairs fit, there is only one. Parties near each other may be quiet, or they may
+collude: one more start assumes that a camp is quiet, so that both can be compared.
 
 How well the pairs fit tells how far levels can be trusted: the slack ρ. What the levels do not
 explain of the distances is covariance.

@@ -22,15 +22,16 @@ The weight of a party is its vote times its trust.
   large s_j may be the only one that knows something. With a memory, errors that fade over rounds
   are known to be noise (see `persistence`).
 
-Two camps of about equal size, each near its own and far from the other, have two explanations that
-fit about equally well: either may be in league. Then both are heard, and the consensus is *torn*.
+If there are two camps of about equal size, each near its own members and far from the other camp,
+two explanations fit about equally well: either camp may collude. Then both are heard, and the
+consensus is *torn*.
 
 Distances from few coordinates are first shrunk towards the typical one, and nobody is named for
 what chance explains (see `certainty`).
 
 In no coordinate does a party count far beyond what others reach (see `passes.corroborate`).
 
-docs/pairwise.md has the reasons, what was tried, and what it cannot survive.
+docs/pairwise.md has the reasons, docs/tried.md what was tried, docs/limits.md what defeats it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Takes Flower's replies one by one, and each into a file before the next one comes.
+"""Takes Flower's replies one by one, and writes each to a file before the next one comes.
 
 Flower's grids collect all replies of a round in memory and return them together. `OneByOne` asks
 them for one reply at a time.

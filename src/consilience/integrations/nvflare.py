@@ -4,8 +4,8 @@
 
     recipe = NumpyFedAvgRecipe(..., aggregator=ConsilienceAggregator(record="run.jsonl"))
 
-FLARE keeps the model and counts the rounds; this combines what the clients send. It comes as an
-FLModel (FedAvg), or as a Shareable with a DXO in it (swarm learning, ScatterAndGather).
+FLARE keeps the model and counts the rounds; this combines what the clients send: FLModels (FedAvg),
+or Shareables with a DXO in them (swarm learning, ScatterAndGather).
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ that move together is one at most.
 
 *Rare knowledge.* A party that alone has seen a class also stands alone. But where data are split
 like that, several parties do. So if hardly anybody would lose by corroboration, whoever does lose
-is a suspect. A sample of the coordinates tells which case it is.
-Worker momentum removes the noise that widens the range: where errors hardly change over rounds, two
-witnesses are several, if they stand alone about equally. (Not any two parties: whoever sends noise
-stands alone, too. And a backdoor is not knowledge because somebody else stands alone a little.)
+is a suspect. A sample of the coordinates tells which case it is. Worker momentum removes the noise
+that widens the range. So where errors hardly change over rounds, two witnesses that stand alone
+about equally are enough for "several". (They must be witnesses, since a party that sends noise
+stands alone, too. And they must be about equal, since beside a backdoor somebody else may stand
+alone a little.)
 
-*Suspects.* If, besides, parties are known to differ by noise or mildly, a party that stands alone
-much more than the others gets a smaller weight in all coordinates.
+*Suspects.* Where parties are known to differ only mildly, or by noise, a party that stands alone
+much more than the others also gets a smaller weight in all coordinates.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 They are written beside their target, under an unpredictable name:
 ``.NAME.0123456789abcdef.partial``. The writer holds a lock. What a killed process leaves behind is
-not locked, and the next writer of the same target removes it. No link is followed, and only files
-of our own owner are removed: the one that files made by this process in the same place have.
+not locked, and the next writer of the same target removes it. No link is followed. A file is
+removed only if its owner is the one that files made by this process in the same place have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open files, of which models may need more than a process may open.
+"""Open files: models may need more of them than a process may open.
 
 The limit is per process, and so is this pool: it closes the least recently used file to open
 another, and opens it again when needed.
