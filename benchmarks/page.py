@@ -59,16 +59,19 @@ def text(record: dict[str, Any], out: Path) -> str:
         for name in methods
     ]
     units = ", ".join(f"{s['unit_milliseconds']:g}" for s in shapes)
-    machine = ", ".join(f"{key} {value}" for key, value in record["machine"].items())
+    machine = "{cores} cores, load {load}, Python {python}, numpy {numpy}".format(
+        **record["machine"]
+    )
     return f"""# What it costs
 
 `make bench` writes this page, [the figure](figures/speed.svg) and [its data](data/speed.json). One
 unit is one BLAS weighted average `w @ X` of the same float32 array in the same process; everything
-was timed in turns, best of several, on {machine}. A unit took {units} milliseconds.
+was timed in turns, best of several, on {machine}.
+A unit took {units} milliseconds.
 
 ![Units by method and shape; milliseconds of inference by parties](figures/speed.svg)
 
-## Units
+## How long a consensus takes
 
 Every party has an array of its own, as users have, unless said otherwise. Reading all of it once is
 about one unit, so two is the floor for an exact consensus. By default the evidence is from a sample
@@ -76,13 +79,13 @@ of the coordinates; while the sum is formed, every party is compared with anothe
 them, to see what a sample would miss.
 
 {markdown(["", *names], rows)}
-## Beside one busy process
+## How long it takes on a busy machine
 
 Units on a quiet machine → units of a run beside one process that computes all the time. The unit,
 too, is then slower.
 
 {markdown(["", *names], busy)}
-## How many times faster
+## How many times faster than others
 
 {markdown(["", *names], faster)}
 ## How far sampled weights are from exact ones
@@ -90,13 +93,13 @@ too, is then slower.
 The largest relative difference, over the parties with any weight:
 
 {markdown(["", *names], off)}
-## Memory
+## How much memory it takes
 
 The most, in megabytes, at any time during a consensus, beyond the updates and the output
 (`tracemalloc`, which numpy reports to):
 
 {markdown(["", *names], memory)}
-## Between the passes
+## How long the inference takes
 
 Milliseconds of inference, by the number of parties, whatever the number of coordinates:
 
