@@ -2,9 +2,12 @@
 
 import os
 
+from consilience.passes.parallel import cores
+
 
 def work(value, tick):
-    return [{"value": value, "process": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]}]
+    threads = [int(os.environ["OMP_NUM_THREADS"]), cores()]
+    return [{"value": value, "process": os.getpid(), "threads": threads}]
 
 
 def fail(tick):

@@ -1,6 +1,7 @@
 """The whole path on a few kilobytes: fetch, train, attack, aggregate, tabulate, plot."""
 
 import json
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from consilience.cli.commands import app
 from consilience.lab import reproduce, runner, shakespeare
 from consilience.lab.experiments import (
     DRAWN,
@@ -147,6 +150,22 @@ def test_seeds_make_a_run_repeatable_and_differ(tmp_path: Path, quiet: Console) 
     assert runner.complete(cells, tmp_path / "b", quiet) == first
     by_seed = [[r["accuracy"] for r in first if r["seed"] == seed] for seed in (0, 1)]
     assert by_seed[0] != by_seed[1]
+
+
+def test_cells_can_run_in_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+
+    def complete(cells: list[runner.Cell], folder: Path, console: Console, workers: int) -> None:
+        sent.extend(pickle.dumps(cell) for cell in cells)
+        assert workers == 2
+
+    monkeypatch.setattr(reproduce, "complete", complete)
+    command = ["reproduce", "all", "--full", "--workers", "2", "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert len(sent) == len(reproduce.cells("all", FULL))
 
 
 def test_table1_needs_only_its_own_cells() -> None:

@@ -21,6 +21,7 @@ from consilience.lab.experiments.pictures import Pictures, adversary, forget, sh
 from consilience.lab.experiments.robustness import PLANS, PROTOCOLS, Plan
 from consilience.lab.robustness import bench, summary
 from consilience.lab.tables import where
+from consilience.passes.parallel import cores
 from parallel import fail, work
 
 TINY = Plan(
@@ -159,13 +160,14 @@ class _Round:
 
 def test_cells_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.delenv("CONSILIENCE_THREADS", raising=False)
     cells = [runner.Cell("x", {"seed": k}, partial(work, k)) for k in range(4)]
     runner.store(cells[0], tmp_path)
     runner.complete(cells, tmp_path, QUIET, workers=2)
     records = [runner.load(cell, tmp_path)[0] for cell in cells]
     assert [record["value"] for record in records] == [0, 1, 2, 3]
     assert [record["process"] == os.getpid() for record in records] == [True, False, False, False]
-    assert [record["threads"] for record in records] == ["2", "1", "1", "1"]
+    assert [record["threads"] for record in records] == [[2, cores()], [1, 1], [1, 1], [1, 1]]
     with pytest.raises(ValueError, match="this cell cannot be run"):
         runner.complete([runner.Cell("y", {}, fail)], tmp_path, QUIET, workers=2)
 

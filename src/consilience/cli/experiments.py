@@ -80,6 +80,7 @@ def reproduce(
             help="Cells finished elsewhere: the cells.jsonl of another run.",
         ),
     ] = None,
+    workers: _Workers = 1,
 ) -> None:
     """Run the paper's experiments on the real data. Finished cells are not run again."""
     with _extra("lab"):
@@ -90,7 +91,7 @@ def reproduce(
         raise fail(f"no experiment is called {what!r}; choose from {', '.join(CHOICES)}")
     scale = FULL if full else QUICK
     with _resumable(out) as console:
-        console.print(f"The page: {run(what, scale, seeds, out, console, finished)}")
+        console.print(f"The page: {run(what, scale, seeds, out, console, finished, workers)}")
 
 
 @bench.command()

@@ -122,6 +122,7 @@ def reproduce(
     out: Path,
     console: Console,
     finished: Path | None = None,
+    workers: int = 1,
 ) -> Path:
     """Run what is not finished; write figures, cells and page; return the page's path.
 
@@ -131,7 +132,7 @@ def reproduce(
     if finished is not None:
         known = unpack(finished, everything, out)
         console.print(f"{known} of {len(everything)} cells are in {shown(str(finished))}")
-    complete(cells(what, scale, seeds), out, console)
+    complete(cells(what, scale, seeds), out, console, workers)
     # The page shows all that is finished at this scale, not only what was asked for now.
     records = {
         name: _finished([cell for cell in everything if cell.experiment == name], out)

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -39,6 +40,8 @@ Tick = Callable[[int, int], None]  # steps done, steps in all
 
 # Increase it whenever the meaning of a cell changes, so that old files are not taken for new ones.
 VERSION = 1
+
+_THREADS = tuple(f"{who}_THREADS" for who in ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "CONSILIENCE"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +100,27 @@ def _in_turn(waiting: Sequence[Cell], folder: Path, console: Console) -> None:
 
 
 def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, workers: int) -> None:
-    # Processes that share the cores must not use a thread per core each. They read this at start.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = "1"
     # Only the parent handles Ctrl-C. Leaving the pool ends the workers, and an interrupted cell
     # leaves no file.
-    with get_context("spawn").Pool(workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    with _one_thread_each(), get_context("spawn").Pool(workers, *ignore) as pool:
         done = pool.imap_unordered(partial(store, folder=folder), waiting)
         for _ in track(done, "cells", total=len(waiting), console=console):
             pass
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Have new processes, which share the cores, use one thread each: they read this at start."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def pack(cells: Sequence[Cell], folder: Path, file: Path) -> None:

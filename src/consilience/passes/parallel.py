@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 from consilience.arrays import Spans
+from consilience.errors import ConsilienceError
+from consilience.text import shown
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,9 +21,18 @@ _LEAST_WORK = 1 << 22  # fewer numbers are not worth a thread
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return how many cores a pass may use: those of this process, or CONSILIENCE_THREADS if that
+    is less."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    found = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    asked = os.environ.get("CONSILIENCE_THREADS")
+    if not asked:
+        return found
+    if not asked.isdecimal() or int(asked) < 1:
+        raise ConsilienceError(
+            f"CONSILIENCE_THREADS is {shown(asked)}, expected a whole number from 1 up"
+        )
+    return min(found, int(asked))
 
 
 def stripes(spans: Spans, rows: int) -> list[Spans]:
