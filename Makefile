@@ -13,10 +13,12 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
 
-# Three workers: federations of processes mostly wait. Lint and docs run meanwhile, and tell at the end.
+# Three workers: federations of processes mostly wait. Lint and docs run meanwhile, and tell at the end. In a fresh
+# checkout what the tests import is compiled once, and not by three workers at the same time.
 test: $(VENV)/.dev browser
 	@mkdir -p build
 	@$(MAKE) --no-print-directory lint docs > build/lint-docs.log 2>&1 & beside=$$!; \
+	  test -e tests/__pycache__ || $(BIN)/python -m pytest --collect-only -qq > /dev/null; \
 	  $(BIN)/python -m pytest -n 3 --dist worksteal; tests=$$?; \
 	  wait $$beside; beside=$$?; cat build/lint-docs.log; \
 	  test $$tests = 0 && test $$beside = 0
