@@ -13,10 +13,12 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.base
 	$(BIN)/consilience demo
 
-# Three workers: federations of processes mostly wait. Lint and docs run meanwhile, and tell at the end.
-test: $(VENV)/.dev
+# Three workers: federations of processes mostly wait. Lint and docs run meanwhile, and tell at the end. In a fresh
+# checkout what the tests import is compiled once, and not by three workers at the same time.
+test: $(VENV)/.dev browser
 	@mkdir -p build
 	@$(MAKE) --no-print-directory lint docs > build/lint-docs.log 2>&1 & beside=$$!; \
+	  test -e tests/__pycache__ || $(BIN)/python -m pytest --collect-only -qq > /dev/null; \
 	  $(BIN)/python -m pytest -n 3 --dist worksteal; tests=$$?; \
 	  wait $$beside; beside=$$?; cat build/lint-docs.log; \
 	  test $$tests = 0 && test $$beside = 0
@@ -94,10 +96,11 @@ browser:
 	  && { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; }; } \
 	  || echo "no chromium: the tests of the page will be skipped"
 
-# torch first and pinned: resolved together with the rest, pip may pick another build.
-$(VENV)/.dev: $(VENV)/bin/python $(BUILT) | browser
-	$(PIP) torch
-	$(PIP) -e '.[dev]'
+# torch first and pinned: resolved together with the rest, another build may be picked. A browser comes meanwhile.
+$(VENV)/.dev: $(VENV)/bin/python $(BUILT)
+	$(MAKE) --no-print-directory browser & browser=$$!; \
+	  $(PIP) torch uv && $(BIN)/python tools/install.py -c constraints.txt -e '.[dev]'; rest=$$?; \
+	  wait $$browser; exit $$rest
 	touch $@ $(VENV)/.base
 
 clean:

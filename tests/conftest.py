@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -11,26 +12,42 @@ for variable in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]:
 
 TESTS = Path(__file__).parent
 SLOW = set((TESTS / "slow.txt").read_text().split())
-# A minute or two each, so the run begins with them; both on the first worker, since two federations
-# of processes at once are too much for two cores, and Flower's database then says it is locked.
-FIRST = ("test_flower_deployment", "test_documented")
-# Where Transformers and PEFT are imported, for ten seconds: next to each other, on one worker.
+# Both on the first worker: two federations of processes at once are too much for two cores, and
+# Flower's database then says it is locked. After them what imports Transformers and PEFT, for ten
+# seconds: next to each other, on one worker.
+FLOWER = ("test_flower_deployment", "test_documented")
 ADAPTERS = ("test_adapters_federated", "test_peft", "test_peft_settings")
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark what is slow. What waits for processes begins first, and what is quick ends."""
     for item in items:
         if f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}" in SLOW:
             item.add_marker("slow")
 
-    def order(item):
-        marks = ("integration", "slow")
-        first = (item.path.stem not in names for names in (FIRST, ADAPTERS))
-        return *first, *(item.get_closest_marker(m) is None for m in marks)
+    def kind(item):
+        if item.path.stem in (*FLOWER, *ADAPTERS):
+            return "flower" if item.path.stem in FLOWER else "adapters"
+        return next((m for m in ("integration", "slow") if item.get_closest_marker(m)), "quick")
 
-    items.sort(key=order)
+    kinds = {"flower": [], "adapters": [], "integration": [], "slow": [], "quick": []}
+    for item in items:
+        kinds[kind(item)].append(item)
+    heads = [kinds["flower"] + kinds["adapters"], kinds["integration"], kinds["slow"]]
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = in_parts(heads, kinds["quick"], workers)
+
+
+def in_parts(heads, quick, workers):
+    """Order the tests so that each worker begins with a head of its own, and ends with what is
+    quick. A worker is given its part of the list, and who is idle steals from the end of another's:
+    were all that waits at the beginning of the list, it would stay with one worker to the end."""
+    rest, total, found = iter(quick), sum(map(len, (*heads, quick))), []
+    for n in range(workers - 1):
+        found += [item for head in heads[n : n + 1] for item in head]
+        found += islice(rest, max(total * (n + 1) // workers - len(found), 0))
+    return [*found, *(item for head in heads[workers - 1 :] for item in head), *rest]
 
 
 @pytest.fixture(scope="session")
