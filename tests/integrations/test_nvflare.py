@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from threading import Event, Thread
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_context import FLContext, FLContextManager
@@ -455,7 +455,8 @@ def in_simulator(command: list[str], where: Path) -> Path:
             try:
                 code = job.wait(timeout=120)
             except subprocess.TimeoutExpired:
-                os.killpg(job.pid, signal.SIGKILL)  # its clients see that, and end
+                for process in [*psutil.Process(job.pid).children(recursive=True), job]:
+                    process.kill()  # clients have sessions of their own, and may wait on
                 job.wait()
                 continue
         assert code == 0, (folder / "log").read_text()[-3000:]
