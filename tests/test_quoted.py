@@ -73,12 +73,27 @@ def test_one_adversary_and_two():
         kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum)}
         kind["adversaries"] = int(count)
         cells = data("robustness-few", method="pairwise", **kind)
+        assert {row["seeds"] for row in cells} == {3}
         below = sorted(r["below"] for r in cells if r["attack"] != "none")
         assert len(below) == 31
         assert sum(b >= -1 for b in below) == int(near.split()[0]), split
         assert sum(b < -3 for b in below) == int(far), split
         said = re.findall(r"−[\d.]+", worst)[0]
         assert same(said, below[0], int("." in said)), split
+
+
+def test_how_many_cells_of_one_adversary_and_two_are_near_the_oracle():
+    text = " ".join((DOCS / "robustness.md").read_text().split())
+    rows = [row for row in data("robustness-few", method="pairwise") if row["attack"] != "none"]
+    mild = [row for row in rows if row["heterogeneity"] in ("iid", "dirichlet-1")]
+    hard = [row for row in rows if row not in mild]
+    assert len(mild) == len(hard) == 248
+    assert min(row["below"] for row in mild) >= -3
+    near = {f: sum(r["below"] >= -1 for r in mild if r["adversaries"] == f) for f in (1, 2)}
+    assert f"of one adversary {near[1]} of 124 within 1, of two all {near[2]}." in text
+    far = [row["adversaries"] for row in hard if row["below"] < -3]
+    words = f"{len(far)} of 248 cells are below −3**, {far.count(1)} of them with one adversary."
+    assert words in text
 
 
 def test_one_adversary_beside_others():
