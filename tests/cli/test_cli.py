@@ -67,12 +67,20 @@ def test_a_missing_extra_is_named(missing):
     assert "Traceback" not in found.stderr
 
 
-# Python's own first moments are over when it says so.
+# It says "!" when the package begins to be imported: from then on the command handles a Ctrl-C. What
+# comes before is Python's own start.
 COMMAND = """
 import os, signal, sys
 import consilience_command
+
+class Begun:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "consilience":
+            os.write(1, b"!")
+
 signal.signal(signal.SIGINT, eval(sys.argv.pop(1)))
-os.write(1, b"!")
+sys.meta_path.insert(0, Begun)
 consilience_command.main()
 """
 
@@ -88,7 +96,7 @@ def interrupted(handler: str, seconds: float, *words: str) -> tuple[int, bytes]:
         found.stdout.read(1)
         time.sleep(seconds)
         found.send_signal(signal.SIGINT)
-        return found.wait(20), found.stderr.read()
+        return found.wait(120), found.stderr.read()
 
 
 @pytest.mark.integration
@@ -106,6 +114,13 @@ def test_in_the_background_it_is_not_cancelled():
 def test_the_command_is_the_one_that_can_be_cancelled():
     project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"consilience": "consilience_command:main"}
+
+
+def test_python_runs_the_package_as_the_command():
+    words = [sys.executable, "-m", "consilience", "--version"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert cs.__version__ in found.stdout
 
 
 @pytest.mark.integration
