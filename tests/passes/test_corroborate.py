@@ -106,7 +106,7 @@ def test_of_a_group_one_is_a_witness():
     assert corroborated(sample, weights, Corroboration(), alone & (np.arange(12) < 6))[1] is None
 
 
-def test_a_suspect_counts_less_where_parties_are_known_to_differ_mildly():
+def test_who_is_singled_out_counts_less_where_parties_are_known_to_differ_mildly():
     sample = np.array(list(noisy(11, 4096).values()))
     sample[0, :200] += 30
     weights = np.full(11, 1 / 11)
@@ -120,7 +120,7 @@ def test_a_suspect_counts_less_where_parties_are_known_to_differ_mildly():
     assert (same == weights).all()
 
 
-def test_a_memory_of_errors_that_fade_makes_a_suspect_count_less():
+def test_a_memory_of_errors_that_fade_makes_who_is_singled_out_count_less():
     memory, weight = cs.Memory(seed=0), []
     for seed in range(12):
         updates = noisy(seed=seed, size=5000)

@@ -12,13 +12,13 @@ that move together is one at most.
 
 *Rare knowledge.* A party that alone has seen a class also stands alone. But where data are split
 like that, several parties do. So if hardly anybody would lose by corroboration, whoever does lose
-is a suspect. A sample of the coordinates tells which case it is. Worker momentum removes the noise
-that widens the range. So where errors hardly change over rounds, two witnesses that stand alone
-about equally are enough for "several". (They must be witnesses, since a party that sends noise
-stands alone, too. And they must be about equal, since beside a backdoor somebody else may stand
-alone a little.)
+must have witnesses. A sample of the coordinates tells which case it is. Worker momentum removes the
+noise that widens the range. So where errors hardly change over rounds, two witnesses that stand
+alone about equally are enough for "several". (They must be witnesses, since a party that sends
+noise stands alone, too. And they must be about equal, since beside a backdoor somebody else may
+stand alone a little.)
 
-*Suspects.* Where parties are known to differ only mildly, or by noise, a party that stands alone
+*Singled out.* Where parties are known to differ only mildly, or by noise, a party that stands alone
 much more than the others also gets a smaller weight in all coordinates.
 """
 
@@ -52,7 +52,7 @@ class Corroboration(NamedTuple):
       quantile is 0.002 where corroboration costs nothing, and 0.01 to 0.3 where one party alone
       knows a class.
     - ``enough``: fewest witnesses. With six, 0.9 % of efficiency is lost, with three 34 %.
-    - ``suspect``: a party counts less, where parties differ mildly, from this many times that
+    - ``singled_out``: a party counts less, where parties differ mildly, from this many times that
       quantile and from the share ``alone`` on. Honest parties reach six times. If more than half of
       all parties stand alone so much, nobody needs a witness.
     - ``peer``: where errors are settled, one witness stands alone like another if it would lose
@@ -67,7 +67,7 @@ class Corroboration(NamedTuple):
     hardly: float = 0.005
     most: float = 0.75
     enough: int = 7
-    suspect: float = 10.0
+    singled_out: float = 10.0
     alone: float = 0.02
     peer: float = 0.2
 
@@ -109,10 +109,10 @@ def corroborated(
         return weights, None
     if not rule.mild:
         return weights, found
-    most = max(rule.suspect * typical, rule.alone)
+    most = max(rule.singled_out * typical, rule.alone)
     kept = at_most_half(weights * np.minimum(1.0, most / np.maximum(shares, most)))
     kept *= weights.sum() / kept.sum()
-    steady = those & witnesses_of(kept)  # a suspect cannot be a witness
+    steady = those & witnesses_of(kept)  # whoever is singled out cannot be a witness
     if steady.sum() >= _LEAST:
         found = Witnesses(steady.tobytes(), rule.headroom)
     return kept, found
