@@ -53,7 +53,7 @@ def rooms() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in ROOT.rglob("*.py"):
         room = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        if room != "__init__":
+        if room not in ("__init__", "__main__"):
             found.setdefault(room, set()).update(imports(path) - {room})
     return found
 

@@ -277,6 +277,7 @@ CHOICES = {
     "lasting": 0.8,
     "enough_rounds": 2.0,
     "outlasting": 1.0,
+    "unshared": 0.1,
     "corroborate": False,
     "mild": 0.0,
     "settled": 0.0,
@@ -308,6 +309,14 @@ def test_equals_its_equations_with_other_choices(name):
     assert found.weights[0] == pytest.approx(list(expected.values()), rel=1e-2, abs=1e-4)
 
 
+def mixtures(count):
+    """Parties whose data are mixtures of four things, and two that make something up."""
+    random = np.random.default_rng(0)
+    X = random.dirichlet(np.ones(4), count) @ random.standard_normal((4, 400))
+    X[-2:] = X.std() * random.standard_normal((2, 400))
+    return X
+
+
 def some_rounds(block, seed):
     """What is left of errors, of which some last, after three to nine rounds."""
     random, count = np.random.default_rng(seed), len(block.parties)
@@ -327,6 +336,9 @@ def test_every_choice_can_be_made_and_changes_something():
             told = (beliefs.groups, beliefs.reasons, beliefs.corroboration)
             found.append((beliefs.weights[0].tolist(), *told))
         found.append(how.infer(cs.Evidence.of(two_camps(4, 4))).weights[0].tolist())
+        block = cs.Evidence.of(mixtures(14)).blocks[0]
+        given = Given(lasting=Lasting(block, block.distances[:-1, -1], np.full(14, 10.0)))
+        found.append(how.infer(cs.Evidence((block,)), given).weights[0].tolist())
         return found
 
     assert set(CHOICES) == {field.name for field in fields(cs.Pairwise)}

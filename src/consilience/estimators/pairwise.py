@@ -57,6 +57,7 @@ from consilience.estimators.persistence import (
 )
 from consilience.estimators.reading import Reading, read
 from consilience.estimators.reasons import explain, groups_of
+from consilience.estimators.unshared import kept_unshared
 from consilience.estimators.weighing import (
     bounded,
     claims,
@@ -160,6 +161,8 @@ class Pairwise(Choices):
             shared[at] = np.maximum(shared[at], lasting.shared)
             heard = votes(shared[at], self.vote_power)
             trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting, heard)
+            if self.unshared is not None:
+                trusted[there] *= kept_unshared(past, self.enough_rounds, self.unshared, heard)
         trusts = heaviest(votes(shared, self.vote_power) * trusted)
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1

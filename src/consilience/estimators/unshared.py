@@ -1,0 +1,73 @@
+"""Unshared errors: what lasts of a party's error and is no mixture of what the others say.
+
+Where honest parties differ by their data, what lasts of their errors is made of a few things: each
+class pulls its own way, and a party's error is a mixture by its shares of the classes. With enough
+parties, the others' averages over rounds then explain most of each party's. Nobody explains what an
+adversary makes up, and noise of its own, which hides that it colludes, is made up as well.
+
+Party j's average is compared with the nearest mixture of the others', Σ a_l x_l with Σ a_l = 1. The
+squared distance u_j follows from the distances D alone, as the error of a prediction by kriging:
+
+    B = [[D/2, 1], [1ᵀ, 0]],   u_j = −1/(B⁻¹)_jj
+
+Where each class has one owner, nobody explains anybody, and nothing follows from it. So what counts
+is the typical unshared share s̃ of what lasts: see `kept_unshared`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from consilience.arrays import Matrix, Vector
+from consilience.beliefs import Lasting
+from consilience.estimators.persistence import lasting_squares
+from consilience.updates.votes import middle
+
+_FEWEST = 5  # parties known for long enough: fewer explain nothing
+_FAR = 100.0  # times the typical square of what lasts: whoever errs so much explains nobody
+_LASTS = 0.5  # of the typical trail; where it is mostly noise, nobody explains anybody
+_LEAST, _MOST = 0.1, 0.95  # of s̃: by chance, something always remains; and no bar is infinite
+# Of the shared part, 1 − s̃. With ``most`` = 2 the bar is 0.4 typical squares at s̃ = 0.1, 2 at 0.22,
+# and 17 at 0.4, more than honest parties have.
+_POWER = 6
+_HEARD = 0.15  # of its trust at least: what a party alone knows is then learnt, but later
+_TURNS = 3  # iterations: what is typical depends on who is heard
+_APART = 1e-6  # of the typical distance: copies are as far apart as this, so that B has an inverse
+_TINY = 1e-300  # instead of zero as a divisor
+
+
+def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vector) -> Vector:
+    """Return the share of its trust that each party keeps: less if the unshared part of what lasts
+    of its error is beyond a bar, ``most`` · s̃/(1 − s̃)⁶ typical squares of what lasts. Beyond it,
+    trust falls with the square, but not to nothing: the party may be the only one to know a class.
+    If that were forgotten, its error would grow, and its trust fall further. Newcomers keep all of
+    their trust."""
+    kept, own = np.ones(len(seen.left)), lasting_squares(seen)
+    known = np.flatnonzero((seen.rounds >= enough_rounds) & (own <= _FAR * middle(own, weights)))
+    if len(known) < _FEWEST:
+        return kept
+    own, left, weights = own[known], seen.left[known], weights[known]
+    if middle(own / np.maximum(left, _TINY), weights) < _LASTS:
+        return kept
+    noise = np.maximum(left - own, 0.0)  # what chance leaves in an average
+    alone = unexplained(seen.block.distances[np.ix_(known, known)]) - noise
+    alone = np.clip(alone, 0.0, own)
+    shares = alone / np.maximum(own, _TINY)
+    for _ in range(_TURNS):
+        heard = weights * kept[known]
+        share = min(max(middle(shares, heard), _LEAST), _MOST)
+        bar = most * share / (1 - share) ** _POWER * middle(own, heard)
+        beyond = np.where(alone > bar, bar / np.maximum(alone, _TINY), 1.0)
+        kept[known] = np.maximum(beyond**2, _HEARD)
+    return kept
+
+
+def unexplained(distances: Matrix) -> Vector:
+    """Return the squared distance of each point from the nearest mixture of the others, u."""
+    count, scale = len(distances), float(np.median(distances)) or 1.0
+    bordered = np.ones((count + 1, count + 1))
+    bordered[:count, :count] = 0.5 * distances / scale + _APART
+    np.fill_diagonal(bordered, 0.0)
+    inverse = np.linalg.pinv(bordered, hermitian=True)  # of any distances, while inv may fail
+    found: Vector = scale / np.maximum(-inverse.diagonal()[:count], _APART)
+    return found

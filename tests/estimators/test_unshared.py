@@ -1,0 +1,177 @@
+"""Unshared errors: what no mixture of the others explains, and what follows from it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import consilience as cs
+from consilience.beliefs import Lasting
+from consilience.estimators.unshared import kept_unshared, unexplained
+from consilience.evidence import Block
+
+PLENTY = 1e9  # rounds: no noise is left
+
+
+def distances_of(points):
+    apart = points[:, None] - points
+    return np.mean(apart**2, axis=2)
+
+
+def naive(points):
+    """For each point, the squared distance per coordinate from the flat through all the others."""
+    found = []
+    for j, point in enumerate(points):
+        others = np.delete(points, j, axis=0)
+        directions = (others[1:] - others[0]).T
+        away = point - others[0]
+        along = np.linalg.lstsq(directions, away, rcond=None)[0]
+        found.append(np.mean((away - directions @ along) ** 2))
+    return found
+
+
+def seen(points, noise=0.0, rounds=PLENTY):
+    """Averages over rounds, (J, n), as a memory tells them; the centre is zero."""
+    parties = tuple(map(str, range(len(points))))
+    distances = distances_of(np.vstack([points, np.zeros(points.shape[1])]))
+    squares = np.mean(points**2, axis=1) + noise
+    return Lasting(
+        Block(parties, distances, float(points.shape[1])),
+        squares,
+        np.broadcast_to(np.asarray(rounds, float), len(points)),
+    )
+
+
+def kept(points, weights=None, **about):
+    weights = np.ones(len(points)) if weights is None else weights
+    return kept_unshared(seen(points, **about), 5.0, 2.0, weights)
+
+
+def mixtures(random, parties, things, size=4000):
+    """Errors of parties whose data are mixtures of a few things, about their mean."""
+    basis = random.standard_normal((things, size))
+    shares = random.dirichlet(np.ones(things), parties)
+    points = shares @ basis
+    return points - points.mean(axis=0)
+
+
+@given(st.integers(3, 9), st.integers(0, 10**6))
+@settings(max_examples=50, deadline=None)
+def test_it_is_the_distance_from_the_nearest_mixture(count, seed):
+    points = np.random.default_rng(seed).standard_normal((count, 30))
+    assert np.allclose(unexplained(distances_of(points)), naive(points), rtol=1e-4)
+
+
+@given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
+@settings(max_examples=25, deadline=None)
+def test_it_moves_with_nobody_and_scales_with_all(seed, scale):
+    random = np.random.default_rng(seed)
+    points, shift = random.standard_normal((2, 6, 20))
+    alone = unexplained(distances_of(points))
+    moved = unexplained(distances_of(scale * (points + 10 * shift[0])))
+    assert np.allclose(moved, scale**2 * alone, rtol=1e-5)
+
+
+def test_copies_explain_each_other():
+    points = np.random.default_rng(0).standard_normal((6, 50))
+    points[4] = points[5]
+    alone = unexplained(distances_of(points))
+    assert (alone[4:] < 1e-4 * alone[:4].min()).all()
+
+
+def test_a_lasting_error_of_its_own_is_heard_less_where_errors_are_mixtures():
+    random = np.random.default_rng(0)
+    points = mixtures(random, 10, 4)
+    own = random.standard_normal((4, points.shape[1])) * points.std()
+    trust = kept(np.vstack([points, 1.2 * own]))
+    assert (trust[:10] == 1).all()
+    assert (trust[10:] == 0.15).all()
+
+
+def test_however_it_shares_an_error_with_the_others():
+    """Half of its error is that of other adversaries, half its own: only the latter counts."""
+    random = np.random.default_rng(1)
+    points = mixtures(random, 10, 4)
+    own, shared = random.standard_normal((4, points.shape[1])), random.standard_normal(4000)
+    trust = kept(np.vstack([points, points.std() * (own + shared)]))
+    assert (trust[:10] == 1).all()
+    assert (trust[10:] < 0.3).all()
+
+
+def test_nobody_is_heard_less_where_each_knows_something_else():
+    points = np.random.default_rng(0).standard_normal((10, 4000))
+    points[0] *= 3
+    assert (kept(points) == 1).all()
+
+
+def test_nobody_is_heard_less_for_noise():
+    """What is left in averages over ten rounds of fresh noise is unlike anybody's."""
+    points = np.random.default_rng(0).standard_normal((10, 4000)) / 10**0.5
+    assert (kept(points, noise=0.9, rounds=10.0) == 1).all()
+
+
+def test_newcomers_are_heard_in_full_and_explain_nothing():
+    random = np.random.default_rng(0)
+    points = mixtures(random, 10, 4)
+    odd = random.standard_normal((2, points.shape[1])) * 2 * points.std()
+    points, rounds = np.vstack([points, odd]), np.full(12, 100.0)
+    rounds[-1] = 2.0
+    trust = kept(points, rounds=rounds)
+    assert trust[-1] == 1
+    assert trust[-2] == 0.15
+    assert np.allclose(trust[:-1], kept(points[:-1], rounds=100.0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_few_parties_explain_nothing(count):
+    points = np.random.default_rng(0).standard_normal((count, 100))
+    points[0] *= 100
+    assert (kept(points) == 1).all()
+
+
+@given(st.integers(5, 12), st.integers(0, 10**6), st.sampled_from([0.0, 1e-200, 1.0, 1e200]))
+@settings(max_examples=50, deadline=None)
+def test_trust_is_a_share_whatever_the_averages(count, seed, scale):
+    random = np.random.default_rng(seed)
+    lengths = 10 ** random.uniform(-3, 3, (count, 1))
+    points = scale**0.5 * lengths * random.standard_normal((count, 8))
+    points[random.integers(count)] = points[random.integers(count)]
+    trust = kept(points)
+    assert ((trust >= 0) & (trust <= 1)).all()
+
+
+def test_whoever_errs_a_thousand_times_as_far_explains_nobody():
+    random = np.random.default_rng(0)
+    points = mixtures(random, 10, 4)
+    odd = 2 * points.std() * random.standard_normal(points.shape[1])
+    assert kept(np.vstack([points, odd, 1000 * odd]))[10] == 0.15
+
+
+@pytest.mark.parametrize("huge", [1e10, 1e19, 1e38, 1e150])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_huge_errors_change_nothing_for_the_others(huge, count):
+    random = np.random.default_rng(0)
+    points = mixtures(random, 10, 4)
+    bad = huge * random.standard_normal((count, 1)) * np.ones(points.shape[1])
+    trust = kept(np.vstack([points, bad]))
+    assert (trust[:10] == 1).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_adversaries_with_lasting_errors_of_their_own_lose_weight_over_rounds(seed):
+    """Honest parties whose data are mixtures, and four disguised: a part of their errors is that of
+    all four, most of it their own, and all of it is the same in every round."""
+    random = np.random.default_rng(seed)
+    data = mixtures(random, 14, 8, size=5000)
+    bad = random.standard_normal((4, 5000)) + 0.6 * random.standard_normal(5000)
+    lasting = np.vstack([data, data.std() * bad])
+    shares = []
+    for method in (cs.Pairwise(), cs.Pairwise(unshared=2.0)):
+        memory, noise = cs.Memory(), np.random.default_rng(1)
+        for _ in range(20):
+            rows = lasting + data.std() * noise.standard_normal(lasting.shape)
+            parties = {f"p{j}": row for j, row in enumerate(rows)}
+            found = cs.aggregate(parties, method, memory=memory, seed=0)
+        shares.append(sum(found.weights[f"p{j}"] for j in range(14, 18)))
+    assert shares[0] > 0.2
+    assert shares[1] < 0.07
