@@ -62,7 +62,7 @@ def visit(browser) -> Iterator[Callable]:
         contexts.append(context)
         allowed.append(url)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("request", lambda request: asked.append(request.url))

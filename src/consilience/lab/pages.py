@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from consilience.lab.experiments.lineup import ORACLE
 from consilience.lab.experiments.pictures import HETEROGENEITY
 from consilience.lab.figures import save
-from consilience.lab.runner import Row
+from consilience.lab.runner import Row, write_rows
 from consilience.lab.tables import where
 
 
@@ -22,8 +21,7 @@ def publish(out: Path, rows: Sequence[Row], pictures: Mapping[str, Figure], page
     """Write figures, summary and page into a folder; return the page."""
     for name, figure in pictures.items():
         save(figure, out / "figures", name)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    (out / "summary.json").write_text(f"[\n{lines}\n]\n")
+    write_rows(out / "summary.json", rows)
     file = out / "README.md"
     file.write_text(page)
     return file

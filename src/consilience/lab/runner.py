@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -100,13 +101,19 @@ def _in_turn(waiting: Sequence[Cell], folder: Path, console: Console) -> None:
 
 
 def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, workers: int) -> None:
-    # Only the parent handles Ctrl-C. Leaving the pool ends the workers, and an interrupted cell
-    # leaves no file.
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    with _one_thread_each(), get_context("spawn").Pool(workers, *ignore) as pool:
+    with processes(workers) as pool:
         done = pool.imap_unordered(partial(store, folder=folder), waiting)
         for _ in track(done, "cells", total=len(waiting), console=console):
             pass
+
+
+@contextmanager
+def processes(workers: int) -> Iterator[Pool]:
+    """Give a pool of processes with one thread each. Only the parent handles Ctrl-C: leaving the
+    pool ends the workers, and an interrupted cell leaves no file."""
+    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    with _one_thread_each(), get_context("spawn").Pool(workers, *ignore) as pool:
+        yield pool
 
 
 @contextmanager
@@ -168,6 +175,12 @@ def store(cell: Cell, folder: Path, tick: Tick = lambda done, total: None) -> No
         "records": records,
     }
     _write(cell.file(folder), json.dumps(content) + "\n")
+
+
+def write_rows(file: Path, rows: Sequence[Row]) -> None:
+    """Write rows as JSON, a line each, so that a change of one is a change of a line."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    _write(file, f"[\n{lines}\n]\n")
 
 
 def _write(file: Path, text: str) -> None:

@@ -11,7 +11,6 @@ classifies as that party says; and the same share if nobody teaches it.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from consilience.lab.experiments.backdoors import BATCH, PLAN, RATE, STEPS, Eval
 from consilience.lab.experiments.pictures import Pictures, adversary, shards
 from consilience.lab.federation import Federation, Local, add
 from consilience.lab.models import mlp
+from consilience.lab.runner import write_rows
 from consilience.lab.training import Trainers
 
 SPLITS = ("iid", "dirichlet-1", "dirichlet-0.1")
@@ -82,8 +82,7 @@ def main() -> None:
                 shares = [believed(method, split, what, seed, alone) for seed in range(how.seeds)]
                 rows[-1][what] = [round(share, 3) for share in shares]
             print(*rows[-1].values(), flush=True)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    how.out.write_text(f"[\n{lines}\n]\n")
+    write_rows(how.out, rows)
 
 
 if __name__ == "__main__":

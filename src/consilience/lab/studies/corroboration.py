@@ -13,7 +13,6 @@ said to move together.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from consilience.lab.experiments.pictures import HETEROGENEITY, Pictures, shards
 from consilience.lab.experiments.robustness import BATCH, RATE
 from consilience.lab.federation import Federation, Local, Watched, add, sgd
 from consilience.lab.models import mlp
+from consilience.lab.runner import write_rows
 from consilience.lab.training import Trainers
 from consilience.passes import loops
 
@@ -89,8 +89,7 @@ def main() -> None:
             }
             rows.append({"protocol": protocol, "heterogeneity": split} | told(found))
             print(*rows[-1].values(), flush=True)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    how.out.write_text(f"[\n{lines}\n]\n")
+    write_rows(how.out, rows)
 
 
 def told(found: dict[str, list[tuple[float, float, float]]]) -> dict[str, list[float]]:

@@ -25,16 +25,17 @@ from consilience.lab.experiments.robustness import PLANS, Plan
 from consilience.lab.robustness import bench
 
 DISGUISED = {"disguise": ("alie", {"z": 1.0, "noise": 1.0, "steady": True})}
+METHODS = "pairwise,pairwise-unshared,mean,coordinate-median"
 LONE = {f"lone-{z:g}": ("alie", {"z": z}) for z in (0.6, 0.8, 1.0, 1.25, 1.5, 2.0)}
 
 
-def plan(seeds: int, *, lone: bool) -> Plan:
+def plan(seeds: int, methods: str = METHODS, *, lone: bool) -> Plan:
     """Return the cells to run. Their attacks join the suite."""
     attacks = LONE if lone else DISGUISED
     SUITE.update(attacks)
     every = replace(PLANS["mlp"], attacks=tuple(attacks), seeds=seeds)
     if not lone:
-        return replace(every, methods=("pairwise", "mean", "coordinate-median"))
+        return replace(every, methods=tuple(methods.split(",")))
     return replace(
         every,
         methods=("pairwise", "geometric-median"),
@@ -49,11 +50,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="docs/data/disguise.json, or lone.json")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--lone", action="store_true", help="one adversary, of many sizes")
     how = parser.parse_args()
     out = how.out or Path("docs/data/lone.json" if how.lone else "docs/data/disguise.json")
     with TemporaryDirectory() as folder:
-        bench(plan(how.seeds, lone=how.lone), Path(folder), Console())
+        bench(plan(how.seeds, how.methods, lone=how.lone), Path(folder), Console())
         out.write_text((Path(folder) / "summary.json").read_text())
 
 

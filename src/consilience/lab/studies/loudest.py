@@ -11,7 +11,6 @@ nearest-neighbour mixing, told that there is one adversary. Best and final accur
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from consilience.estimators.catalogue import Method
 from consilience.estimators.medians import GeometricMedian
 from consilience.estimators.mixing import NNM
 from consilience.lab.experiments.robustness import run
+from consilience.lab.runner import write_rows
 
 LOUDEST = (2.0, 1.5, 1.25, 1.0)
 METHODS: dict[str, Method] = {f"loudest={most:g}": Pairwise(loudest=most) for most in LOUDEST}
@@ -57,8 +57,7 @@ def main() -> None:
                 rows.append({"protocol": protocol, "attack": attack, "method": name})
                 rows[-1] |= {"best": end["best"], "final": end["final"]}
                 print(*rows[-1].values(), flush=True)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    out.write_text(f"[\n{lines}\n]\n")
+    write_rows(out, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ it.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -23,6 +22,7 @@ from rich.progress import track
 
 import consilience as cs
 from consilience.lab.experiments import METHODS
+from consilience.lab.runner import write_rows
 from consilience.lab.synthetic import linear_regression
 from consilience.lab.tables import best, markdown
 
@@ -103,9 +103,7 @@ def main() -> None:
         found = errors(noise, starts, given.seeds)
         records.append({"noise": level, "overlap": pattern, "distance": found})
     print(together(records), each(records), sep="\n")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(json.dumps(record) for record in records)
-    given.out.write_text(f"[\n{lines}\n]\n")
+    write_rows(given.out, records)
 
 
 if __name__ == "__main__":

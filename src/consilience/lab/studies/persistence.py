@@ -11,7 +11,6 @@ through momentum 0.9, but not within forty rounds.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from consilience.lab.experiments.pictures import Pictures, shards
 from consilience.lab.experiments.robustness import BATCH, RATE
 from consilience.lab.federation import Federation, sgd
 from consilience.lab.models import mlp
+from consilience.lab.runner import write_rows
 from consilience.lab.training import Trainers
 
 KINDS = ("iid", "dirichlet-1", "dirichlet-0.1", "one-class")
@@ -64,8 +64,7 @@ def main() -> None:
                 most = round_up(max(run[round][0] for run in runs))
                 rows.append({**settings, "round": round, **told, "most_slack": most})
                 print(*rows[-1].values(), flush=True)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    how.out.write_text(f"[\n{lines}\n]\n")
+    write_rows(how.out, rows)
 
 
 def round_up(value: float) -> float:

@@ -16,7 +16,6 @@ accuracy is ‖μ‖ above the bound?
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 from consilience.lab.experiments.pictures import HETEROGENEITY, HONEST, Pictures, shards
 from consilience.lab.experiments.robustness import BATCH, RATE
 from consilience.lab.models import Tensor, mlp
+from consilience.lab.runner import write_rows
 from consilience.lab.training import Samples, Trainers, gradients
 
 ADVERSARIES = (1, 2, 4)
@@ -105,8 +105,7 @@ def main() -> None:
             row["share"] = {f"{one['round']}": one["share"] for one in seen}
             rows.append(row)
             print(*list(row.values())[:-1], flush=True)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    how.out.write_text(f"[\n{lines}\n]\n")
+    write_rows(how.out, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ For a thousand coordinates a quarter of the seeds is used.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from consilience import aggregate
 from consilience.arrays import Matrix, Vector
+from consilience.lab.runner import write_rows
 
 PARTIES, COORDINATES = (2, 3, 4, 5, 7, 10, 20), (1, 2, 3, 5, 10, 30, 100, 1000)
 SCENES = {"clean": 2, "outlier": 4, "outliers": 7, "spread": 3}  # and the fewest parties of each
@@ -90,8 +90,7 @@ def main() -> None:
     found = list(rows(how.seeds))
     for scene in SCENES:
         print(scene, table(found, scene), sep="\n", flush=True)
-    lines = ",\n".join(json.dumps(row) for row in found)
-    how.out.write_text(f"[\n{lines}\n]\n")
+    write_rows(how.out, found)
 
 
 if __name__ == "__main__":
