@@ -82,6 +82,21 @@ def test_one_adversary_and_two():
         assert same(said, below[0], int("." in said)), split
 
 
+def test_the_grid_of_unshared_errors():
+    _, *rows = table("pairwise.md", "| adversaries | split | momentum |")
+    assert len(rows) == 8
+    for count, split, momentum, near, far, worst in rows:
+        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum)}
+        cells = data("unshared", method="pairwise-unshared", adversaries=int(count), **kind)
+        below = sorted((r["below"], r["attack"]) for r in cells if r["attack"] != "none")
+        assert len(below) == 27
+        assert sum(b >= -1 for b, _ in below) == int(near)
+        assert sum(b < -3 for b, _ in below) == int(far)
+        attack, points = worst.split(", ")
+        assert attack == below[0][1]
+        assert same(points, below[0][0])
+
+
 def test_how_many_cells_of_one_adversary_and_two_are_near_the_oracle():
     text = " ".join((DOCS / "robustness.md").read_text().split())
     rows = [row for row in data("robustness-few", method="pairwise") if row["attack"] != "none"]
@@ -122,13 +137,22 @@ def test_one_adversary_that_knows_the_bar():
 
 
 def test_beside_other_methods():
-    (_, *attacks, _), *rows = table("robustness.md", "| method | none | gaussian")
-    for method, *cells, worst in rows:
-        kind = {"method": method.strip("`"), "heterogeneity": "one-class", "momentum": 0.9}
-        found = [one("robustness", "below", attack=attack, **kind) for attack in attacks]
-        for cell, value in zip(cells, found, strict=True):
-            assert same(cell, value)
-        assert same(worst, min(found))
+    _, *rows = table("robustness.md", "| method | Dirichlet 1: no attack")
+    attacks = ("label-flip", "sign-flip", "ipm-10", "alie-1.5", "mimic")
+    assert len(rows) == 13
+    for method, *cells in rows:
+        name = method.strip("`")
+        file = "robustness" if name == "pairwise" else "beside"
+        for split, clean, worst in zip(
+            ("dirichlet-1", "one-class"), cells[::2], cells[1::2], strict=True
+        ):
+            kind = {"method": name, "heterogeneity": split, "momentum": 0.9, "adversaries": 4}
+            kind["seeds"] = 3
+            assert same(clean, one(file, "below", attack="none", **kind))
+            below = {attack: one(file, "below", attack=attack, **kind) for attack in attacks}
+            points, _, attack = worst.partition(" (")
+            assert attack.rstrip(")") == min(below, key=lambda name: below[name])
+            assert same(points, min(below.values()))
 
 
 def test_adversaries_who_ask_the_aggregator():
@@ -139,16 +163,51 @@ def test_adversaries_who_ask_the_aggregator():
             assert same(cell, one("robustness", "below", method="pairwise", attack=attack, **kind))
 
 
-def test_backdoors():
-    (_, *heads), *rows = table("robustness.md", "| backdoor | IID, 1")
+def test_adversaries_who_rehearse():
+    (_, _, _, *methods), *rows = table("robustness.md", "| split | momentum | adversaries who")
+    quoted = 0
+    for split, momentum, count, *cells in rows:
+        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum)}
+        kind["adversaries"] = int(count)
+        for method, cell in zip(methods, cells, strict=True):
+            found = data("rehearsed", method=method.strip("`"), **kind)
+            assert bool(found) == (cell != "–")
+            for row in found:
+                values = re.findall(r"[−+]?[\d.]+", cell)
+                assert len(values) == 4
+                for words, value in zip(values, (row["below"], *row["of_seeds"]), strict=True):
+                    assert same(words, value, int("." in words))
+                quoted += 1
+    assert quoted == len(data("rehearsed"))
+
+
+@pytest.mark.parametrize(
+    ("head", "name"), [("| backdoor |", "backdoors"), ("| on clothes |", "backdoors-fashion")]
+)
+def test_backdoors(head, name):
+    (_, *heads), *rows = table("robustness.md", head)
+    assert len(rows) == 6
     for kind, *cells in rows:
         for head, cell in zip(heads, cells, strict=True):
             split, count = head.split(", ")
             settings = {"heterogeneity": SPLITS[split], "adversaries": int(count), "kind": kind}
-            (row,) = data("backdoors", method="pairwise", **settings)
+            (row,) = data(name, method="pairwise", **settings)
+            assert row["seeds"] == 3
             success, below = cell.split(" / ")
             assert same(success, row["success"], 2)
             assert same(below, row["below"])
+
+
+def test_what_one_party_alone_says():
+    (_, *splits), *rows = table("robustness.md", "| what one party alone says")
+    assert len(rows) * len(splits) == len(data("alone"))
+    for name, *cells in rows:
+        method = name.replace("`", "").replace("nobody says it (mean)", "nobody")
+        for split, cell in zip(splits, cells, strict=True):
+            (row,) = data("alone", method=method, heterogeneity=SPLITS[split])
+            for words, key in zip(cell.split(" / "), ("knowledge", "backdoor"), strict=True):
+                assert len(row[key]) == 3
+                assert same(words, sum(row[key]) / 3, 2)
 
 
 def test_what_can_be_promised():
