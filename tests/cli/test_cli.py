@@ -67,8 +67,8 @@ def test_a_missing_extra_is_named(missing):
     assert "Traceback" not in found.stderr
 
 
-# It says "!" when the package begins to be imported: from then on the command handles a Ctrl-C. What
-# comes before is Python's own start.
+# It says "!" when the package begins to be imported: from then on the command handles a Ctrl-C.
+# What comes before is Python's own start.
 COMMAND = """
 import os, signal, sys
 import consilience_command
