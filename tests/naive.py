@@ -626,6 +626,8 @@ PAIRWISE = {
     "lasting": 0.25,
     "enough_rounds": 5,
     "outlasting": 1.5,
+    "unshared": 2,
+    "mild": 0.6,
     "few": 100,
     "quiet": 0.5,
     "doubt": 1.5,
@@ -813,15 +815,59 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
         fresh = max(1 - between([past[a].share for a in now], votes), 0.25)
         bar = how.outlasting / fresh * between([past[a].left for a in now], votes)
         kept = {a: min(1, bar / past[a].lasts) ** 2 if past[a].lasts else 1 for a in now}
+        for a, share in unshared(rounds, past, dict(zip(now, votes, strict=True)), how).items():
+            kept[a] *= share
     weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
     return {a: w / whole for a, w in weights.items()}
 
 
+def unshared(rounds, past, votes, how):
+    """The share of trust that is kept by parties whose lasting errors others may explain."""
+    most = 100 * between([past[a].own for a in votes], list(votes.values()))
+    known = {a: vote for a, vote in votes.items() if past[a].known and past[a].own <= most}
+    if len(known) < 5:
+        return {}
+    own, kept = {a: past[a].own for a in known}, dict.fromkeys(known, 1.0)
+
+    def typical(values):
+        return between([values[a] for a in known], [known[a] * kept[a] for a in known])
+
+    if typical({a: own[a] / past[a].left for a in known}) < 0.5:
+        return {}
+    trails = trails_of(rounds, known)
+    far = unexplained(np.array([trails[a] for a in known]))
+    alone = {a: u - past[a].left + own[a] for a, u in zip(known, far, strict=True)}
+    alone = {a: min(max(u, 0), own[a]) for a, u in alone.items()}
+    shares = {a: alone[a] / own[a] if own[a] else 0 for a in known}
+    fades = 1 - between([past[a].share for a in votes], list(votes.values()))
+    for _ in range(3):
+        s = min(max(typical(shares), 0.1), 0.95)
+        bar = how.unshared * s / (1 - s) ** 6 * typical(own)
+        bar *= max(1, (1 - how.mild) / max(fades, 0.01)) ** 3
+        kept = {a: max(min(1, bar / alone[a]) ** 2, 0.15) if alone[a] else 1.0 for a in known}
+    return kept
+
+
+def unexplained(points):
+    """For each point, the squared distance per coordinate from the flat through all the others."""
+    found = []
+    for j, point in enumerate(points):
+        others = np.delete(points, j, axis=0)
+        directions = (others[1:] - others[0]).T
+        away = point - others[0]
+        along = np.linalg.lstsq(directions, away, rcond=None)[0]
+        found.append(np.mean((away - directions @ along) ** 2))
+    return found
+
+
+def trails_of(rounds, now):
+    return {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
+
+
 def read_trails(rounds, now, slack, how, camp):
     """What the distances between the parties' average errors tell."""
-    trails = {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
-    K = size_of(rounds[-1])
+    trails, K = trails_of(rounds, now), size_of(rounds[-1])
     D = {(a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b}
     return read_pairs(now, D, dict.fromkeys(D, K), dict.fromkeys(now, K), slack, how, camp)
 
@@ -834,8 +880,10 @@ def persistence(rounds, now, how):
         errors = [u[a] - median_of(u) for u in rounds if a in u]
         N, q = len(errors), np.mean([np.mean(e**2) for e in errors])
         left, known = np.mean(np.mean(errors, axis=0) ** 2), how.enough_rounds <= N
-        lasts = min(max((left - q / N) / (1 - 1 / N), 0), q) if known else 0
-        found[a] = SimpleNamespace(left=left, lasts=lasts, share=lasts / q if known else 1)
+        own = min(max((left - q / N) / (1 - 1 / N), 0), q) if N > 1 else 0
+        found[a] = SimpleNamespace(
+            left=left, own=own, known=known, lasts=known * own, share=own / q if known else 1
+        )
     shares = [one.share for one in found.values()]
     more = min(1, np.quantile(shares, how.fading) / how.lasting)
     return 1 + (how.most_slack - 1) * more, found

@@ -337,7 +337,8 @@ def test_every_choice_can_be_made_and_changes_something():
             found.append((beliefs.weights[0].tolist(), *told))
         found.append(how.infer(cs.Evidence.of(two_camps(4, 4))).weights[0].tolist())
         block = cs.Evidence.of(mixtures(14)).blocks[0]
-        given = Given(lasting=Lasting(block, block.distances[:-1, -1], np.full(14, 10.0)))
+        squares = 2 * block.distances[:-1, -1]  # half of the errors are fresh
+        given = Given(lasting=Lasting(block, squares, np.full(14, 10.0)))
         found.append(how.infer(cs.Evidence((block,)), given).weights[0].tolist())
         return found
 

@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
+import naive
 from consilience.beliefs import Lasting
 from consilience.estimators.unshared import kept_unshared, unexplained
 from consilience.evidence import Block
+from consilience.updates.votes import middle
 
 PLENTY = 1e9  # rounds: no noise is left
 
@@ -16,18 +18,6 @@ PLENTY = 1e9  # rounds: no noise is left
 def distances_of(points):
     apart = points[:, None] - points
     return np.mean(apart**2, axis=2)
-
-
-def naive(points):
-    """For each point, the squared distance per coordinate from the flat through all the others."""
-    found = []
-    for j, point in enumerate(points):
-        others = np.delete(points, j, axis=0)
-        directions = (others[1:] - others[0]).T
-        away = point - others[0]
-        along = np.linalg.lstsq(directions, away, rcond=None)[0]
-        found.append(np.mean((away - directions @ along) ** 2))
-    return found
 
 
 def seen(points, noise=0.0, rounds=PLENTY):
@@ -42,9 +32,22 @@ def seen(points, noise=0.0, rounds=PLENTY):
     )
 
 
-def kept(points, weights=None, **about):
-    weights = np.ones(len(points)) if weights is None else weights
-    return kept_unshared(seen(points, **about), 5.0, 2.0, weights)
+def kept(points, noise=None, rounds=PLENTY):
+    """What parties keep that differ mildly: by default half of the typical error is fresh noise."""
+    noise = np.median(np.mean(points**2, axis=1)) if noise is None else noise
+    return kept_unshared(seen(points, noise, rounds), 5.0, 2.0, 0.6, np.ones(len(points)))
+
+
+def naively_kept(points, noise):
+    """The rule for parties with equal votes, whose averages are free of noise."""
+    own, alone = np.mean(points**2, axis=1), np.array(naive.unexplained(points))
+    fades = 1 - np.median(own / (own + noise))
+    trust = np.ones(len(points))
+    for _ in range(3):
+        share = np.clip(middle(alone / own, trust), 0.1, 0.95)
+        bar = 2 * share / (1 - share) ** 6 * max(1, 0.4 / fades) ** 3 * middle(own, trust)
+        trust = np.array([max(min(1, bar / u) ** 2, 0.15) for u in alone])
+    return trust
 
 
 def mixtures(random, parties, things, size=4000):
@@ -59,7 +62,7 @@ def mixtures(random, parties, things, size=4000):
 @settings(max_examples=50, deadline=None)
 def test_it_is_the_distance_from_the_nearest_mixture(count, seed):
     points = np.random.default_rng(seed).standard_normal((count, 30))
-    assert np.allclose(unexplained(distances_of(points)), naive(points), rtol=1e-4)
+    assert np.allclose(unexplained(distances_of(points)), naive.unexplained(points), rtol=1e-4)
 
 
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
@@ -86,6 +89,28 @@ def test_a_lasting_error_of_its_own_is_heard_less_where_errors_are_mixtures():
     trust = kept(np.vstack([points, 1.2 * own]))
     assert (trust[:10] == 1).all()
     assert (trust[10:] == 0.15).all()
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.2, 0.5, 1.0, 10.0])
+def test_it_is_the_rule(noise):
+    random = np.random.default_rng(4)
+    points = mixtures(random, 10, 6)
+    points = np.vstack([points, points.std() * random.standard_normal((3, points.shape[1]))])
+    noise *= float(np.mean(points**2))
+    found = kept(points, noise)
+    assert np.allclose(found, naively_kept(points, noise), rtol=1e-3)
+    assert (found[10:] < 0.5).any() == (noise > 0.3 * np.mean(points**2))
+
+
+def test_where_most_of_an_error_lasts_its_owner_may_be_the_only_one_to_know():
+    random = np.random.default_rng(0)
+    points = mixtures(random, 10, 4)
+    points[0] += 1.2 * points.std() * random.standard_normal(points.shape[1])
+    typical = float(np.median(np.mean(points**2, axis=1)))
+    trusts = [kept(points, noise * typical)[0] for noise in (0.0, 0.1, 0.3, 0.5, 1.0)]
+    assert trusts[0] == 1
+    assert trusts == sorted(trusts, reverse=True)
+    assert trusts[-1] == 0.15
 
 
 def test_however_it_shares_an_error_with_the_others():
@@ -166,7 +191,7 @@ def test_adversaries_with_lasting_errors_of_their_own_lose_weight_over_rounds(se
     bad = random.standard_normal((4, 5000)) + 0.6 * random.standard_normal(5000)
     lasting = np.vstack([data, data.std() * bad])
     shares = []
-    for method in (cs.Pairwise(), cs.Pairwise(unshared=2.0)):
+    for method in (cs.Pairwise(unshared=None), cs.Pairwise()):
         memory, noise = cs.Memory(), np.random.default_rng(1)
         for _ in range(20):
             rows = lasting + data.std() * noise.standard_normal(lasting.shape)

@@ -176,7 +176,7 @@ class Choices:
     lasting: float = 0.25
     enough_rounds: float = 5.0
     outlasting: float = 1.5
-    unshared: float | None = None
+    unshared: float | None = 2.0
     corroborate: bool | None = None
     mild: float = 0.6
     settled: float = 0.85

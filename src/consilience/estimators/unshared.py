@@ -11,7 +11,9 @@ squared distance u_j follows from the distances D alone, as the error of a predi
     B = [[D/2, 1], [1ᵀ, 0]],   u_j = −1/(B⁻¹)_jj
 
 Where each class has one owner, nobody explains anybody, and nothing follows from it. So what counts
-is the typical unshared share s̃ of what lasts: see `kept_unshared`.
+is the typical unshared share s̃ of what lasts. Where some classes have one owner, most parties are
+explained, and the owner is not. Such data differ much, and then most of an error lasts. So what
+counts as well is the typical share λ̃ of an error that lasts: see `kept_unshared`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 
 from consilience.arrays import Matrix, Vector
 from consilience.beliefs import Lasting
-from consilience.estimators.persistence import lasting_squares
+from consilience.estimators.persistence import lasting_shares, lasting_squares
 from consilience.updates.votes import middle
 
 _FEWEST = 5  # parties known for long enough: fewer explain nothing
@@ -30,22 +32,33 @@ _LEAST, _MOST = 0.1, 0.95  # of s̃: by chance, something always remains; and no
 # Of the shared part, 1 − s̃. With ``most`` = 2 the bar is 0.4 typical squares at s̃ = 0.1, 2 at 0.22,
 # and 17 at 0.4, more than honest parties have.
 _POWER = 6
+# Of the part that fades, 1 − λ̃, if it is less than where parties differ mildly. On MNIST λ̃ is at
+# most 0.65 with Dirichlet 1 while somebody attacks, and 0.8 with Dirichlet 0.1: 8 times the bar.
+_FADING_POWER = 3
+_LEAST_FADING = 0.01  # of the typical error, so that no bar is infinite
 _HEARD = 0.15  # of its trust at least: what a party alone knows is then learnt, but later
 _TURNS = 3  # iterations: what is typical depends on who is heard
 _APART = 1e-6  # of the typical distance: copies are as far apart as this, so that B has an inverse
 _TINY = 1e-300  # instead of zero as a divisor
 
 
-def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vector) -> Vector:
+def kept_unshared(
+    seen: Lasting, enough_rounds: float, most: float, mild: float, weights: Vector
+) -> Vector:
     """Return the share of its trust that each party keeps: less if the unshared part of what lasts
-    of its error is beyond a bar, ``most`` · s̃/(1 − s̃)⁶ typical squares of what lasts. Beyond it,
-    trust falls with the square, but not to nothing: the party may be the only one to know a class.
-    If that were forgotten, its error would grow, and its trust fall further. Newcomers keep all of
-    their trust."""
+    of its error is beyond a bar, ``most`` · s̃/(1 − s̃)⁶ typical squares of what lasts. If more than
+    ``mild`` of the typical error lasts, the bar is ((1 − mild)/(1 − λ̃))³ times as high.
+
+    Beyond it, trust falls with the square, but not to nothing: the party may be the only one to
+    know a class. If that were forgotten, its error would grow, and its trust fall further.
+    Newcomers keep all of their trust.
+    """
     kept, own = np.ones(len(seen.left)), lasting_squares(seen)
     known = np.flatnonzero((seen.rounds >= enough_rounds) & (own <= _FAR * middle(own, weights)))
     if len(known) < _FEWEST:
         return kept
+    fading = max(1 - middle(lasting_shares(seen, enough_rounds), weights), _LEAST_FADING)
+    most *= max(1.0, (1 - mild) / fading) ** _FADING_POWER
     own, left, weights = own[known], seen.left[known], weights[known]
     if middle(own / np.maximum(left, _TINY), weights) < _LASTS:
         return kept
@@ -57,7 +70,7 @@ def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vec
         heard = weights * kept[known]
         share = min(max(middle(shares, heard), _LEAST), _MOST)
         bar = most * share / (1 - share) ** _POWER * middle(own, heard)
-        beyond = np.where(alone > bar, bar / np.maximum(alone, _TINY), 1.0)
+        beyond = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0)
         kept[known] = np.maximum(beyond**2, _HEARD)
     return kept
 
