@@ -137,15 +137,13 @@ def test_one_adversary_that_knows_the_bar():
 
 
 def test_beside_other_methods():
-    _, *rows = table("robustness.md", "| method | Dirichlet 1: no attack")
+    _, *rows = table("robustness.md", "| method | IID: no attack")
     attacks = ("label-flip", "sign-flip", "ipm-10", "alie-1.5", "mimic")
     assert len(rows) == 13
     for method, *cells in rows:
         name = method.strip("`")
         file = "robustness" if name == "pairwise" else "beside"
-        for split, clean, worst in zip(
-            ("dirichlet-1", "one-class"), cells[::2], cells[1::2], strict=True
-        ):
+        for split, clean, worst in zip(SPLITS.values(), cells[::2], cells[1::2], strict=True):
             kind = {"method": name, "heterogeneity": split, "momentum": 0.9, "adversaries": 4}
             kind["seeds"] = 3
             assert same(clean, one(file, "below", attack="none", **kind))

@@ -43,16 +43,40 @@ def test_noise_is_everybody_s_own_and_lasts_if_steady(honest: np.ndarray) -> Non
 
 
 def test_a_mixed_plan_mixes_honest_errors(honest: np.ndarray) -> None:
-    (rows,) = sent(Plan(**asdict(QUIET) | {"z": 0.0, "noise": 1.0, "mixed": True}), honest)
+    (rows,) = sent(Plan(**asdict(QUIET) | {"z": 0.0, "noise": 1.0, "own": "mixed"}), honest)
     errors = honest - honest.mean(0)
     assert np.linalg.matrix_rank(np.vstack([errors, rows - honest.mean(0)])) == 4
     assert not np.allclose(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_paired_ones_have_opposite_noise(honest: np.ndarray, count: int) -> None:
+    plan = Plan(**asdict(QUIET) | {"noise": 1.0, "own": "paired"})
+    (rows,) = sent(plan, honest, count=count)
+    noise = rows - honest.mean(0) + 2 * honest.std(0)
+    for k in range(1, count, 2):
+        assert np.allclose(noise[k], -noise[k - 1])
+    assert np.linalg.matrix_rank(noise) == (count + 1) // 2
 
 
 def test_it_waits_and_attacks_now_and_then(honest: np.ndarray) -> None:
     rounds = sent(Plan(**asdict(QUIET) | {"wait": 3, "every": 2}), honest, rounds=8)
     attacked = [not np.allclose(rows[0], honest.mean(0)) for rows in rounds]
     assert attacked == [False, False, False, True, False, True, False, True]
+
+
+def test_the_first_plans_have_all_kinds_of_errors_of_their_own() -> None:
+    plans = []
+
+    def train(runs):
+        plans.extend(plan for plan, _ in runs)
+        return [0.9] * len(runs)
+
+    search(train, ("noise", "mixed", "paired"))
+    first = plans[: len(KNOWN) + 2 + rehearsed.RANDOM]
+    owns = [plan.own for plan in first]
+    assert min(owns.count(own) for own in ("noise", "mixed", "paired")) > rehearsed.RANDOM // 3
+    assert all(plan.noise for plan in first if plan.own != "noise")
 
 
 def test_the_search_finds_what_harms_most_and_confirms_it_with_other_seeds() -> None:

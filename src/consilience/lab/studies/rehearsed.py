@@ -9,9 +9,11 @@ far, twice, three ways each: 42 trainings with one seed. The worst three plans a
 more seeds. The same search is made against each method. Finished ones are not run again.
 
 Adversary k sends μ + z·d + noise·sd·ε_k, with d as long as sd, between ±sd and −μ. It may wait for
-a number of rounds, and attack in some rounds only; in the others it sends μ + noise·sd·ε_k. Against
-`Pairwise(unshared=2)` half of the first plans have a mixture of the honest parties' errors in place
-of noise: it is explained by them, as an honest party's error is.
+a number of rounds, and attack in some rounds only; in the others it sends μ + noise·sd·ε_k. Those
+who attack `pairwise` know that it hears less of what no mixture of the others explains. So a third
+of the plans have a mixture of the honest parties' errors in place of noise, which these explain. In
+another third every second adversary has the opposite noise of the one before: two such pairs
+explain each other.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ from consilience.lab.tables import where
 Case = tuple[str, float, int]  # split, worker momentum, number of adversaries
 _DIFFERENT = [(split, 0.0, f) for split in ("dirichlet-1", "dirichlet-0.1") for f in (1, 4)]
 _MOMENTUM = [(split, 0.9, 4) for split in ("dirichlet-1", "dirichlet-0.1")]
+_ALL = [("iid", 0.0, 1), ("iid", 0.0, 4), *_DIFFERENT, *_MOMENTUM]
 CASES: dict[str, list[Case]] = {
-    "pairwise": [("iid", 0.0, 1), ("iid", 0.0, 4), *_DIFFERENT, *_MOMENTUM],
-    "pairwise-unshared": _DIFFERENT[:2],
+    "pairwise": _ALL,
+    "pairwise-unshared-none": _ALL,
     "geometric-median": _DIFFERENT,
 }
+NOISE, MIXED, PAIRED = "noise", "mixed", "paired"
 RANDOM, KEPT, CHANGES, GENERATIONS, CONFIRMED, SEEDS = 20, 3, 3, 2, 3, 3
 _NAME, _STEADY = "rehearsed", 20  # the label of the attack, and the seed of noise that lasts
 
@@ -59,7 +63,7 @@ class Plan:
     steady: bool  # whether that noise is the same in every round
     wait: int  # rounds before the first attack
     every: int  # an attack in one round of so many
-    mixed: bool = False  # its own part is a mixture of honest errors, instead of noise
+    own: str = NOISE  # or MIXED or PAIRED: what each one has instead of noise
 
     @classmethod
     def drawn(cls, rng: np.random.Generator) -> Plan:
@@ -100,11 +104,7 @@ def rehearsed(knowledge: Knowledge, **plan: Any) -> Attack:
         rounds += 1
         mu, sd = moments(honest)
         rng = np.random.default_rng(_STEADY) if how.steady else rng
-        if how.mixed:
-            shares = rng.standard_normal((count, len(honest))) / np.sqrt(len(honest))
-            bad = mu + how.noise * shares @ (honest - mu)  # as long as noise of so many sd
-        else:
-            bad = mu + how.noise * sd * rng.standard_normal((count, mu.size))
+        bad = mu + how.noise * _own(how.own, honest, count, rng)
         if rounds > how.wait and rounds % how.every == 0:
             size = float(np.linalg.norm(sd))
             d = how.sign * (1 - how.against) * _unit(sd) - how.against * _unit(mu)
@@ -112,6 +112,19 @@ def rehearsed(knowledge: Knowledge, **plan: Any) -> Attack:
         return send(bad, honest, count)
 
     return attack
+
+
+def _own(kind: str, honest: Array, count: int, rng: np.random.Generator) -> Array:
+    """Return what each adversary has for itself, about as long as sd; (count, K)."""
+    mu, sd = moments(honest)
+    if kind == MIXED:
+        shares = rng.standard_normal((count, len(honest))) / np.sqrt(len(honest))
+        mixed: Array = shares @ (honest - mu)
+        return mixed
+    noise: Array = sd * rng.standard_normal((count, mu.size))
+    if kind == PAIRED:
+        noise[1::2] = -noise[: count - 1 : 2]
+    return noise
 
 
 def _unit(vector: Array) -> Array:
@@ -139,9 +152,9 @@ def accuracy(method: str, case: Case, plan: Plan | None, seed: int) -> float:
 Train = Callable[[Sequence[tuple[Plan, int]]], list[float]]
 
 
-def search(train: Train, *, mixed: bool = False) -> dict[Plan, float]:
-    """Return the plans that harm most, and the accuracies with the first seed; ``mixed`` tells that
-    half of the first plans mix honest errors."""
+def search(train: Train, owns: Sequence[str] = (NOISE,)) -> dict[Plan, float]:
+    """Return the plans that harm most, and the accuracies with the first seed. The first plans have
+    each kind of ``owns`` in turn, and what is known to harm in all of them."""
     rng = np.random.default_rng(0)
     found: dict[Plan, float] = {}
 
@@ -150,10 +163,12 @@ def search(train: Train, *, mixed: bool = False) -> dict[Plan, float]:
         found.update(zip(new, train([(plan, 0) for plan in new]), strict=True))
         return sorted(found, key=lambda plan: found[plan])
 
-    first = [*KNOWN, *(Plan.drawn(rng) for _ in range(RANDOM))]
-    if mixed:
-        first[1::2] = [replace(plan, mixed=True, noise=plan.noise or 1.0) for plan in first[1::2]]
-    top = worst(first)
+    drawn = [Plan.drawn(rng) for _ in range(RANDOM)]
+    of_own = [replace(plan, own=own) for plan in KNOWN if plan.noise for own in owns[1:]]
+    for k, plan in enumerate(drawn):
+        own = owns[k % len(owns)]
+        drawn[k] = replace(plan, own=own, noise=plan.noise or float(own != NOISE))
+    top = worst([*KNOWN, *of_own, *drawn])
     for _ in range(GENERATIONS):
         top = worst(plan.changed(rng) for plan in top[:KEPT] for _ in range(CHANGES))
     return {plan: found[plan] for plan in top[:CONFIRMED]}
@@ -189,7 +204,8 @@ def main() -> None:
                     continue
                 clean = pool.starmap(accuracy, [(ORACLE, case, None, s) for s in range(SEEDS)])
                 train = partial(_trained, pool, method, case)
-                worst = search(train, mixed=method == "pairwise-unshared")
+                owns = (NOISE, MIXED, PAIRED) if method == "pairwise" else (NOISE,)
+                worst = search(train, owns)
                 rows.append(about | confirmed(train, worst, clean))
                 print(*rows[-1].values(), flush=True)
                 write_rows(how.out, rows)
