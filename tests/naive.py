@@ -626,8 +626,7 @@ PAIRWISE = {
     "lasting": 0.25,
     "enough_rounds": 5,
     "outlasting": 1.5,
-    "unshared": 2,
-    "mild": 0.6,
+    "unshared": 0.2,
     "few": 100,
     "quiet": 0.5,
     "doubt": 1.5,
@@ -828,10 +827,10 @@ def unshared(rounds, past, votes, how):
     known = {a: vote for a, vote in votes.items() if past[a].known and past[a].own <= most}
     if len(known) < 5:
         return {}
-    own, kept = {a: past[a].own for a in known}, dict.fromkeys(known, 1.0)
+    own = {a: past[a].own for a in known}
 
     def typical(values):
-        return between([values[a] for a in known], [known[a] * kept[a] for a in known])
+        return between([values[a] for a in known], list(known.values()))
 
     if typical({a: own[a] / past[a].left for a in known}) < 0.5:
         return {}
@@ -839,14 +838,10 @@ def unshared(rounds, past, votes, how):
     far = unexplained(np.array([trails[a] for a in known]))
     alone = {a: u - past[a].left + own[a] for a, u in zip(known, far, strict=True)}
     alone = {a: min(max(u, 0), own[a]) for a, u in alone.items()}
-    shares = {a: alone[a] / own[a] if own[a] else 0 for a in known}
+    shared = 1 - typical({a: alone[a] / own[a] if own[a] else 0 for a in known})
     fades = 1 - between([past[a].share for a in votes], list(votes.values()))
-    for _ in range(3):
-        s = min(max(typical(shares), 0.1), 0.95)
-        bar = how.unshared * s / (1 - s) ** 6 * typical(own)
-        bar *= max(1, (1 - how.mild) / max(fades, 0.01)) ** 3
-        kept = {a: max(min(1, bar / alone[a]) ** 2, 0.15) if alone[a] else 1.0 for a in known}
-    return kept
+    bar = max(1, how.unshared / (max(shared, 0.01) * max(fades, 0.01)) ** 2) * typical(own)
+    return {a: max(min(1, bar / alone[a]) ** 2, 0.15) if alone[a] else 1.0 for a in known}
 
 
 def unexplained(points):

@@ -277,7 +277,7 @@ CHOICES = {
     "lasting": 0.8,
     "enough_rounds": 2.0,
     "outlasting": 1.0,
-    "unshared": 0.1,
+    "unshared": 0.01,
     "corroborate": False,
     "mild": 0.0,
     "settled": 0.0,

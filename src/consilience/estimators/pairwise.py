@@ -162,8 +162,7 @@ class Pairwise(Choices):
             heard = votes(shared[at], self.vote_power)
             trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting, heard)
             if self.unshared is not None:
-                bar = self.unshared, self.mild
-                trusted[there] *= kept_unshared(past, self.enough_rounds, *bar, heard)
+                trusted[there] *= kept_unshared(past, self.enough_rounds, self.unshared, heard)
         trusts = heaviest(votes(shared, self.vote_power) * trusted)
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1

@@ -10,10 +10,10 @@ squared distance u_j follows from the distances D alone, as the error of a predi
 
     B = [[D/2, 1], [1ᵀ, 0]],   u_j = −1/(B⁻¹)_jj
 
-Where each class has one owner, nobody explains anybody, and nothing follows from it. So what counts
-is the typical unshared share s̃ of what lasts. Where some classes have one owner, most parties are
-explained, and the owner is not. Such data differ much, and then most of an error lasts. So what
-counts as well is the typical share λ̃ of an error that lasts: see `kept_unshared`.
+Where data differ more, somebody may be the only owner of a class, and nobody explains it either.
+Two things tell how far that may be so: s̃, the typical share of what lasts that nobody shares, and
+λ̃, the typical share of an error that lasts. The larger they are, the more a party may have for
+itself: see `kept_unshared`.
 """
 
 from __future__ import annotations
@@ -28,26 +28,16 @@ from consilience.updates.votes import middle
 _FEWEST = 5  # parties known for long enough: fewer explain nothing
 _FAR = 100.0  # times the typical square of what lasts: whoever errs so much explains nobody
 _LASTS = 0.5  # of the typical trail; where it is mostly noise, nobody explains anybody
-_LEAST, _MOST = 0.1, 0.95  # of s̃: by chance, something always remains; and no bar is infinite
-# Of the shared part, 1 − s̃. With ``most`` = 2 the bar is 0.4 typical squares at s̃ = 0.1, 2 at 0.22,
-# and 17 at 0.4, more than honest parties have.
-_POWER = 6
-# Of the part that fades, 1 − λ̃, if it is less than where parties differ mildly. On MNIST λ̃ is at
-# most 0.65 with Dirichlet 1 while somebody attacks, and 0.8 with Dirichlet 0.1: 8 times the bar.
-_FADING_POWER = 3
-_LEAST_FADING = 0.01  # of the typical error, so that no bar is infinite
+_LEAST = 0.01  # of an error, that is shared or fades, so that no bar is infinite
 _HEARD = 0.15  # of its trust at least: what a party alone knows is then learnt, but later
-_TURNS = 3  # iterations: what is typical depends on who is heard
 _APART = 1e-6  # of the typical distance: copies are as far apart as this, so that B has an inverse
 _TINY = 1e-300  # instead of zero as a divisor
 
 
-def kept_unshared(
-    seen: Lasting, enough_rounds: float, most: float, mild: float, weights: Vector
-) -> Vector:
+def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vector) -> Vector:
     """Return the share of its trust that each party keeps: less if the unshared part of what lasts
-    of its error is beyond a bar, ``most`` · s̃/(1 − s̃)⁶ typical squares of what lasts. If more than
-    ``mild`` of the typical error lasts, the bar is ((1 − mild)/(1 − λ̃))³ times as high.
+    of its error is beyond a bar, ``most``/((1 − s̃)(1 − λ̃))² typical squares of what lasts, and
+    beyond one such square.
 
     Beyond it, trust falls with the square, but not to nothing: the party may be the only one to
     know a class. If that were forgotten, its error would grow, and its trust fall further.
@@ -57,21 +47,18 @@ def kept_unshared(
     known = np.flatnonzero((seen.rounds >= enough_rounds) & (own <= _FAR * middle(own, weights)))
     if len(known) < _FEWEST:
         return kept
-    fading = max(1 - middle(lasting_shares(seen, enough_rounds), weights), _LEAST_FADING)
-    most *= max(1.0, (1 - mild) / fading) ** _FADING_POWER
+    fading = 1 - middle(lasting_shares(seen, enough_rounds), weights)
     own, left, weights = own[known], seen.left[known], weights[known]
     if middle(own / np.maximum(left, _TINY), weights) < _LASTS:
         return kept
     noise = np.maximum(left - own, 0.0)  # what chance leaves in an average
     alone = unexplained(seen.block.distances[np.ix_(known, known)]) - noise
     alone = np.clip(alone, 0.0, own)
-    shares = alone / np.maximum(own, _TINY)
-    for _ in range(_TURNS):
-        heard = weights * kept[known]
-        share = min(max(middle(shares, heard), _LEAST), _MOST)
-        bar = most * share / (1 - share) ** _POWER * middle(own, heard)
-        beyond = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0)
-        kept[known] = np.maximum(beyond**2, _HEARD)
+    shared = 1 - middle(alone / np.maximum(own, _TINY), weights)
+    typical = middle(own, weights)
+    bar = typical * max(1.0, most / (max(shared, _LEAST) * max(fading, _LEAST)) ** 2)
+    beyond = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0)
+    kept[known] = np.maximum(beyond**2, _HEARD)
     return kept
 
 
