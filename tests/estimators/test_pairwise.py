@@ -277,7 +277,7 @@ CHOICES = {
     "lasting": 0.8,
     "enough_rounds": 2.0,
     "outlasting": 1.0,
-    "unshared": 0.01,
+    "unshared": 100.0,
     "corroborate": False,
     "mild": 0.0,
     "settled": 0.0,
@@ -313,7 +313,7 @@ def mixtures(count):
     """Parties whose data are mixtures of four things, and two that make something up."""
     random = np.random.default_rng(0)
     X = random.dirichlet(np.ones(4), count) @ random.standard_normal((4, 400))
-    X[-2:] = X.std() * random.standard_normal((2, 400))
+    X[-2:] = 2 * X.std() * random.standard_normal((2, 400))
     return X
 
 

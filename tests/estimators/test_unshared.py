@@ -81,9 +81,10 @@ def test_a_lasting_error_of_its_own_is_heard_less_where_errors_are_mixtures():
     random = np.random.default_rng(0)
     points = mixtures(random, 10, 4)
     own = random.standard_normal((4, points.shape[1])) * points.std()
-    trust = kept(np.vstack([points, 1.2 * own]))
+    trust = kept(np.vstack([points, 2 * own]))
     assert (trust[:10] == 1).all()
     assert (trust[10:] == 0.15).all()
+    assert (kept(np.vstack([points, 0.8 * own])) == 1).all()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -103,7 +104,7 @@ def test_it_is_the_rule(seed, noise):
 def test_where_most_of_an_error_lasts_its_owner_may_be_the_only_one_to_know():
     random = np.random.default_rng(0)
     points = mixtures(random, 10, 4)
-    points[0] += 1.2 * points.std() * random.standard_normal(points.shape[1])
+    points[0] += 2 * points.std() * random.standard_normal(points.shape[1])
     typical = float(np.median(np.mean(points**2, axis=1)))
     trusts = [kept(points, noise * typical)[0] for noise in (0.0, 0.1, 0.3, 0.5, 1.0)]
     assert trusts[0] == 1
@@ -116,7 +117,7 @@ def test_however_it_shares_an_error_with_the_others():
     random = np.random.default_rng(1)
     points = mixtures(random, 10, 4)
     own, shared = random.standard_normal((4, points.shape[1])), random.standard_normal(4000)
-    trust = kept(np.vstack([points, points.std() * (own + shared)]))
+    trust = kept(np.vstack([points, 2 * points.std() * (own + shared)]))
     assert (trust[:10] == 1).all()
     assert (trust[10:] < 0.3).all()
 
@@ -145,11 +146,12 @@ def test_newcomers_are_heard_in_full_and_explain_nothing():
     assert np.allclose(trust[:-1], kept(points[:-1], rounds=100.0))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_few_parties_explain_nothing(count):
-    points = np.random.default_rng(0).standard_normal((count, 100))
-    points[0] *= 100
-    assert (kept(points) == 1).all()
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_four_parties_explain_nothing(count):
+    random = np.random.default_rng(0)
+    points = mixtures(random, count, 2)
+    points[0] = 5 * (points.std() or 1.0) * random.standard_normal(points.shape[1])
+    assert (kept(points)[0] < 1) == (count == 5)
 
 
 @given(st.integers(5, 12), st.integers(0, 10**6), st.sampled_from([0.0, 1e-200, 1.0, 1e200]))
@@ -163,11 +165,11 @@ def test_trust_is_a_share_whatever_the_averages(count, seed, scale):
     assert ((trust >= 0) & (trust <= 1)).all()
 
 
-def test_whoever_errs_a_thousand_times_as_far_explains_nobody():
+def test_whoever_errs_many_times_as_far_explains_nobody():
     random = np.random.default_rng(0)
     points = mixtures(random, 10, 4)
     odd = 2 * points.std() * random.standard_normal(points.shape[1])
-    assert kept(np.vstack([points, odd, 1000 * odd]))[10] == 0.15
+    assert kept(np.vstack([points, odd, 30 * odd]))[10] == 0.15
 
 
 @pytest.mark.parametrize("huge", [1e10, 1e19, 1e38, 1e150])
@@ -187,14 +189,14 @@ def test_adversaries_with_lasting_errors_of_their_own_lose_weight_over_rounds(se
     random = np.random.default_rng(seed)
     data = mixtures(random, 14, 8, size=5000)
     bad = random.standard_normal((4, 5000)) + 0.6 * random.standard_normal(5000)
-    lasting = np.vstack([data, data.std() * bad])
+    lasting = np.vstack([data, 1.6 * data.std() * bad])
     shares = []
     for method in (cs.Pairwise(unshared=None), cs.Pairwise()):
         memory, noise = cs.Memory(), np.random.default_rng(1)
         for _ in range(20):
-            rows = lasting + data.std() * noise.standard_normal(lasting.shape)
+            rows = lasting + 1.2 * data.std() * noise.standard_normal(lasting.shape)
             parties = {f"p{j}": row for j, row in enumerate(rows)}
             found = cs.aggregate(parties, method, memory=memory, seed=0)
         shares.append(sum(found.weights[f"p{j}"] for j in range(14, 18)))
     assert shares[0] > 0.2
-    assert shares[1] < 0.07
+    assert shares[1] < 0.1
