@@ -840,7 +840,7 @@ def unshared(rounds, past, votes, how):
     alone = {a: min(max(u, 0), own[a]) for a, u in alone.items()}
     shared = 1 - typical({a: alone[a] / own[a] if own[a] else 0 for a in known})
     fades = 1 - between([past[a].share for a in votes], list(votes.values()))
-    bar = max(1, how.unshared / (max(shared, 0.01) * max(fades, 0.01)) ** 2) * typical(own)
+    bar = max(1, how.unshared / max(shared, 0.01) ** 3 / max(fades, 0.01) ** 2) * typical(own)
     return {a: max(min(1, bar / alone[a]) ** 2, 0.15) if alone[a] else 1.0 for a in known}
 
 

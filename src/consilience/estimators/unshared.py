@@ -36,7 +36,7 @@ _TINY = 1e-300  # instead of zero as a divisor
 
 def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vector) -> Vector:
     """Return the share of its trust that each party keeps: less if the unshared part of what lasts
-    of its error is beyond a bar, ``most``/((1 − s̃)(1 − λ̃))² typical squares of what lasts, and
+    of its error is beyond a bar, ``most``/((1 − s̃)³(1 − λ̃)²) typical squares of what lasts, and
     beyond one such square.
 
     Beyond it, trust falls with the square, but not to nothing: the party may be the only one to
@@ -56,7 +56,7 @@ def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vec
     alone = np.clip(alone, 0.0, own)
     shared = 1 - middle(alone / np.maximum(own, _TINY), weights)
     typical = middle(own, weights)
-    bar = typical * max(1.0, most / (max(shared, _LEAST) * max(fading, _LEAST)) ** 2)
+    bar = typical * max(1.0, most / max(shared, _LEAST) ** 3 / max(fading, _LEAST) ** 2)
     beyond = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0)
     kept[known] = np.maximum(beyond**2, _HEARD)
     return kept
