@@ -626,7 +626,7 @@ PAIRWISE = {
     "lasting": 0.25,
     "enough_rounds": 5,
     "outlasting": 1.5,
-    "unshared": 0.2,
+    "unshared": None,
     "few": 100,
     "quiet": 0.5,
     "doubt": 1.5,
@@ -814,8 +814,10 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
         fresh = max(1 - between([past[a].share for a in now], votes), 0.25)
         bar = how.outlasting / fresh * between([past[a].left for a in now], votes)
         kept = {a: min(1, bar / past[a].lasts) ** 2 if past[a].lasts else 1 for a in now}
-        for a, share in unshared(rounds, past, dict(zip(now, votes, strict=True)), how).items():
-            kept[a] *= share
+        if how.unshared:
+            heard = dict(zip(now, votes, strict=True))
+            for a, share in unshared(rounds, past, heard, how).items():
+                kept[a] *= share
     weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
     return {a: w / whole for a, w in weights.items()}
@@ -835,12 +837,13 @@ def unshared(rounds, past, votes, how):
     if typical({a: own[a] / past[a].left for a in known}) < 0.5:
         return {}
     trails = trails_of(rounds, known)
-    far = unexplained(np.array([trails[a] for a in known]))
+    chance = 1 - (len(known) - 2) / size_of(rounds[-1])
+    far = [u / chance for u in unexplained(np.array([trails[a] for a in known]))]
     alone = {a: u - past[a].left + own[a] for a, u in zip(known, far, strict=True)}
     alone = {a: min(max(u, 0), own[a]) for a, u in alone.items()}
     shared = 1 - typical({a: alone[a] / own[a] if own[a] else 0 for a in known})
     fades = 1 - between([past[a].share for a in votes], list(votes.values()))
-    bar = max(1, how.unshared / max(shared, 0.01) ** 3 / max(fades, 0.01) ** 2) * typical(own)
+    bar = max(1, how.unshared / (max(shared, 0.01) * max(fades, 0.01)) ** 2) * typical(own)
     return {a: max(min(1, bar / alone[a]) ** 2, 0.15) if alone[a] else 1.0 for a in known}
 
 

@@ -57,8 +57,9 @@ def test_equals_its_equations_pair_by_pair(name, size):
     assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
 
 
+@pytest.mark.parametrize("unshared", [None, 0.2])
 @pytest.mark.parametrize("lasts", [0.0, 0.1, 0.5])
-def test_equals_its_equations_over_many_rounds(lasts):
+def test_equals_its_equations_over_many_rounds(lasts, unshared):
     """Of which some parties missed a few; one errs the same way always, errors of all last."""
     random, rounds = np.random.default_rng(4), []
     own, few = 1.5 * random.standard_normal((9, 8)), random.standard_normal((8, 60))
@@ -70,8 +71,9 @@ def test_equals_its_equations_over_many_rounds(lasts):
         rounds.append({f"p{j}": X[j] for j in there})
     memory = cs.Memory(decay=1.0)
     for updates in rounds:
-        found = cs.aggregate(updates, cs.Pairwise(max_iterations=300), memory)
-    _, slack, weights = naive.pairwise(rounds)
+        how = cs.Pairwise(max_iterations=300, unshared=unshared)
+        found = cs.aggregate(updates, how, memory)
+    _, slack, weights = naive.pairwise(rounds, unshared=unshared)
     assert found.beliefs.slack == pytest.approx(slack, rel=1e-3)
     assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
 
@@ -277,7 +279,7 @@ CHOICES = {
     "lasting": 0.8,
     "enough_rounds": 2.0,
     "outlasting": 1.0,
-    "unshared": 100.0,
+    "unshared": 0.2,
     "corroborate": False,
     "mild": 0.0,
     "settled": 0.0,

@@ -31,8 +31,8 @@ TOLD: dict[str, Callable[[int], Method]] = {
     "told-nnm": lambda f: NNM(GeometricMedian(), f),
     "told-arc": lambda f: ARC(NNM(GeometricMedian(), f), f),
 }
-# The default without one of its rules, to see what the rule is worth.
-VARIANTS: dict[str, Method] = {"pairwise-unshared-none": Pairwise(unshared=None)}
+# What may become a default.
+VARIANTS: dict[str, Method] = {"pairwise-unshared": Pairwise(unshared=0.2)}
 
 
 def method_of(name: str, adversaries: int, present: int) -> str | Method | Rule:
