@@ -74,7 +74,7 @@ class Choices:
       lose weight. Steady disguises reach 5 to 9.
     - ``unshared``: an option; 0.2 is a good value. A party then counts less if a large part of what
       lasts of its error is not explained by the errors of the others (see `unshared`). On MNIST
-      with Dirichlet 1, disguises that last cost @D@ points with it instead of 17. It is not the
+      with Dirichlet 1, disguises that last cost 6.5 points with it instead of 16. It is not the
       default: where a class has one owner and somebody attacks, the class may be lost.
 
     Corroboration (see `passes.corroborate`):
