@@ -5,8 +5,9 @@
 They know the rule and everybody's data. An adversary that asks the aggregator (`attacks.adaptive`)
 sees one round ahead; these see the accuracy at the end. The robustness protocol on MNIST, beside 10
 honest parties. A search tries four known plans and 20 random ones, then changes the three worst so
-far, twice, three ways each: 42 trainings with one seed. The worst three plans are then run with two
-more seeds. The same search is made against each method. Finished ones are not run again.
+far, twice, three ways each: 42 trainings with one seed (44 against ``unshared``, see below). The
+worst three plans are then run with two more seeds. The same search is made against each method.
+Finished ones are not run again.
 
 Adversary k sends μ + z·d + noise·sd·ε_k, with d as long as sd, between ±sd and −μ. It may wait for
 a number of rounds, and attack in some rounds only; in the others it sends μ + noise·sd·ε_k. With
