@@ -159,6 +159,11 @@ def test_adversaries_who_ask_the_aggregator():
         for split, cell in zip(splits, cells, strict=True):
             kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum)}
             assert same(cell, one("robustness", "below", method="pairwise", attack=attack, **kind))
+    every = [row for row in data("robustness", method="pairwise", seeds=3) if "@" in row["attack"]]
+    near = {bar: sum(row["below"] >= -bar for row in every) for bar in (1, 3)}
+    text = " ".join((DOCS / "robustness.md").read_text().split())
+    assert f"**All {near[3]} cells are within 3 points**, {near[1]} within 1." in text
+    assert len(every) == near[3]
 
 
 def test_adversaries_who_rehearse():
