@@ -136,6 +136,16 @@ def test_one_adversary_that_knows_the_bar():
             assert same(cell, one("lone", "below", method=method.strip("`"), **kind))
 
 
+def test_six_adversaries():
+    (_, _, _, *attacks), *rows = table("robustness.md", "| six adversaries |")
+    assert len(rows) == 8
+    for split, momentum, *cells in rows:
+        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum), "adversaries": 6}
+        for attack, cell in zip(["none", *attacks], cells, strict=True):
+            row = {"method": "pairwise", "attack": attack, "seeds": 3} | kind
+            assert same(cell, one("robustness-six", "below", **row))
+
+
 def test_beside_other_methods():
     _, *rows = table("robustness.md", "| method | IID: no attack")
     attacks = ("label-flip", "sign-flip", "ipm-10", "alie-1.5", "mimic")
