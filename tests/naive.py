@@ -626,7 +626,8 @@ PAIRWISE = {
     "lasting": 0.25,
     "enough_rounds": 5,
     "outlasting": 1.5,
-    "unshared": None,
+    "unshared": 0.015,
+    "owner": 1 / 3,
     "few": 100,
     "quiet": 0.5,
     "doubt": 1.5,
@@ -642,7 +643,15 @@ def pairwise(rounds, **choices):
 
     Nothing is forgotten, and trails are of all coordinates.
     """
-    how = SimpleNamespace(**PAIRWISE | choices)
+    how = SimpleNamespace(**PAIRWISE | choices | {"lasted": 0.0})
+    for count in range(int(how.enough_rounds), len(rounds)):  # before that nothing is known to last
+        weights = pairwise_round(rounds[:count], how)[2]
+        how.lasted = max(how.lasted, typical_share(rounds[:count], weights, how))
+    return pairwise_round(rounds, how)
+
+
+def pairwise_round(rounds, how):
+    """The last round; before it, ``lasted`` of a typical error lasted at most."""
     names = everybody(rounds)
     blocks = {}  # by who was there, the latest last: distances, and coordinates behind them
     for updates in rounds:
@@ -656,7 +665,9 @@ def pairwise(rounds, **choices):
     total = {a: sum(size_of(updates) for updates in rounds if a in updates) for a in names}
     now = list(rounds[-1])
     most, past = persistence(rounds, now, how) if len(rounds) > 1 else (how.most_slack, None)
-    how = SimpleNamespace(**vars(how) | {"most_slack": most, "at_most": how.most_slack})
+    lasts = how_far_known(past, how) if past is not None else 0.0
+    told = {"most_slack": most, "at_most": how.most_slack, "lasts": lasts}
+    how = SimpleNamespace(**vars(how) | told)
     first = read_rounds(names, blocks, total, how)
     sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp), how.league, 2)]
     if past is not None:
@@ -814,19 +825,21 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
         fresh = max(1 - between([past[a].share for a in now], votes), 0.25)
         bar = how.outlasting / fresh * between([past[a].left for a in now], votes)
         kept = {a: min(1, bar / past[a].lasts) ** 2 if past[a].lasts else 1 for a in now}
+        most = min(max(how.lasted, between([past[a].share for a in now], votes)), 0.99)
         if how.unshared:
-            heard = dict(zip(now, votes, strict=True))
-            for a, share in unshared(rounds, past, heard, how).items():
+            bar, heard = how.unshared / (1 - most) ** 4, dict(zip(now, votes, strict=True))
+            for a, share in unshared(rounds, past, heard, bar).items():
                 kept[a] *= share
+        kept = {a: max(share, how.owner * most**2) for a, share in kept.items()}
     weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
     return {a: w / whole for a, w in weights.items()}
 
 
-def unshared(rounds, past, votes, how):
+def unshared(rounds, past, votes, bar):
     """The share of trust that is kept by parties whose lasting errors others may explain."""
-    most = 100 * between([past[a].own for a in votes], list(votes.values()))
-    known = {a: vote for a, vote in votes.items() if past[a].known and past[a].own <= most}
+    most = 100 * between([past[a].left for a in votes], list(votes.values()))
+    known = {a: vote for a, vote in votes.items() if past[a].known and past[a].left <= most}
     if len(known) < 5:
         return {}
     own = {a: past[a].own for a in known}
@@ -841,10 +854,27 @@ def unshared(rounds, past, votes, how):
     far = [u / chance for u in unexplained(np.array([trails[a] for a in known]))]
     alone = {a: u - past[a].left + own[a] for a, u in zip(known, far, strict=True)}
     alone = {a: min(max(u, 0), own[a]) for a, u in alone.items()}
-    shared = 1 - typical({a: alone[a] / own[a] if own[a] else 0 for a in known})
-    fades = 1 - between([past[a].share for a in votes], list(votes.values()))
-    bar = max(1, how.unshared / (max(shared, 0.01) * max(fades, 0.01)) ** 2) * typical(own)
-    return {a: max(min(1, bar / alone[a]) ** 2, 0.15) if alone[a] else 1.0 for a in known}
+    if typical({a: alone[a] / own[a] if own[a] else 0 for a in known}) > 0.5:
+        return {}
+    bar = max(1, bar) * typical(own)
+    return {a: min(1, bar / alone[a]) ** 4 if alone[a] else 1.0 for a in known}
+
+
+def typical_share(rounds, weights, how):
+    """The typical share of an error that lasts, by weight; zero where most are newcomers."""
+    past = persistence(rounds, list(weights), how)[1]
+    known = [a for a in weights if past[a].known]
+    if 2 * sum(weights[a] for a in known) <= sum(weights.values()):
+        return 0.0
+    return between([past[a].share for a in known], [weights[a] for a in known])
+
+
+def how_far_known(past, how):
+    """How far the errors of most parties are known to last, from 0 to 1."""
+    known = [one.share for one in past.values() if one.known]
+    if 2 * len(known) <= len(past):
+        return 0.0
+    return min(1, np.quantile(known, how.fading) / how.lasting)
 
 
 def unexplained(points):
@@ -921,10 +951,25 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
     slack = slack or min(max(worse**0.5, 1), how.most_slack)
     known = min(1, max((slack / max(worse**0.5, 1)) ** 4, 50 / n))
     middling = between([s[a] for a in names], [total[a] for a in names])
-    heed = {a: min((s[a] / middling) ** -how.heed, how.most_heed) * total[a] for a in names}
+
+    def heed(merit):
+        return {a: min((s[a] / middling) ** -merit, how.most_heed) * total[a] for a in names}
+
+    def typical(vote):
+        """Quiet parties count more; where errors last, a minority moves it to half the median."""
+
+        def median(merit):
+            weights = [vote[a] * weight for a, weight in heed(merit).items()]
+            return middle([s[a] for a in names], third(weights))
+
+        if how.lasts == 0:
+            return median(how.heed)
+        less = how.heed / (1 + (how.at_most - 1) * how.lasts)
+        return max(median(how.heed), min(median(0) / 2, median(less)))
+
     often = {(a, b): seen[a, b] / total[a] for a, b in D}
     present = 1 + max(sum(often.get((a, b), 0) for b in names) for a in names)
-    t = middle([s[a] for a in names], third([heed[a] for a in names]))
+    t = typical(dict.fromkeys(names, 1))
     for _ in range(3):
         shared = {}
         for a, b in D:
@@ -941,7 +986,7 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
             a: (1 + sum(often[pair] * shared[pair] for pair in peers[a])) ** -how.vote_power
             for a in names
         }
-        t = middle([s[a] for a in names], third([vote[a] * heed[a] for a in names]))
+        t = typical(vote)
     told = max(0, 1 - len(names) ** 2 / 2 ** min(n, 1000))
     shared = {pair: told * voice for pair, voice in shared.items()}
     met = {pair: seen[pair] / max(seen.values()) for pair in D}

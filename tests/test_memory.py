@@ -66,6 +66,7 @@ def assert_same(found: cs.Memory, expected: cs.Memory):
         assert found.past.worth.tobytes() == expected.past.worth.tobytes()
     assert (found.relay is None) == (expected.relay is None)
     if expected.relay is not None:
+        assert found.relay.lasted == expected.relay.lasted
         assert_same_trails(found.relay.used, expected.relay.used)
         assert (found.relay.young is None) == (expected.relay.young is None)
         if expected.relay.young is not None:

@@ -82,21 +82,6 @@ def test_one_adversary_and_two():
         assert same(said, below[0], int("." in said)), split
 
 
-def test_the_grid_of_unshared_errors():
-    _, *rows = table("pairwise.md", "| adversaries | split | momentum |")
-    assert len(rows) == 4
-    for count, split, momentum, near, far, worst in rows:
-        kind = {"heterogeneity": SPLITS[split], "momentum": float(momentum), "seeds": 3}
-        cells = data("unshared", method="pairwise-unshared", adversaries=int(count), **kind)
-        below = sorted((r["below"], r["attack"]) for r in cells if r["attack"] != "none")
-        assert len(below) == 27
-        assert sum(b >= -1 for b, _ in below) == int(near)
-        assert sum(b < -3 for b, _ in below) == int(far)
-        attack, points = worst.split(", ")
-        assert attack == below[0][1]
-        assert same(points, below[0][0])
-
-
 def test_how_many_cells_of_one_adversary_and_two_are_near_the_oracle():
     text = " ".join((DOCS / "robustness.md").read_text().split())
     rows = [row for row in data("robustness-few", method="pairwise") if row["attack"] != "none"]

@@ -98,6 +98,7 @@ class Beliefs:
     slack: float | None = None  #: how far levels were believed, `pairwise` only
     corroboration: Corroboration | None = None  #: what others must stand beside, if anything
     camps: tuple[tuple[str, ...], ...] = ()  #: either may be right, where the method is torn
+    lasts: float = 0.0  #: the share of a typical error that lasts over rounds, as far as known
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -123,6 +124,7 @@ class Lasting:
     block: Block  # the averages; the centre is a zero error
     squares: Vector  # (J,): of single rounds' errors, mean per coordinate
     rounds: Vector  # (J,): number of equal rounds that would leave as much of fresh noise
+    lasted: float = 0.0  # the largest share of a typical error that lasted, in earlier rounds
 
     @property
     def left(self) -> Vector:

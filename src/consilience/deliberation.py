@@ -162,7 +162,7 @@ class _Round:
             if estimator.follows:
                 relay = memory.followed(block.parties, engine.size, engine.look)
         with one_thread():
-            lasting = None if relay is None else relay.used.evidence(len(block.parties))
+            lasting = None if relay is None else relay.evidence(len(block.parties))
             counts = _counts_of(engine.parties, sample_counts)
             given = Given(counts, known, block, lasting, past, self.trusted_counts)
             beliefs = _inferred(estimator, evidence if estimator.remembers else now, given)

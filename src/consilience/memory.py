@@ -137,7 +137,8 @@ class Memory:
         self.past = self._with_levels(now, beliefs)  # from what was remembered before this round
         self.rounds += 1
         self.evidence = self._with_round(now)
-        self.relay = self.relay if relay is None else relay  # None: the method uses none
+        if relay is not None:  # None: the method uses none
+            self.relay = relay.judged(beliefs.lasts)
         told = _told(beliefs.known)
         if told is not None:
             self.known = _with_absent(told, self.known, now.parties)

@@ -170,6 +170,7 @@ class Relay:
 
     used: Trails
     young: Trails | None = None
+    lasted: float = 0.0  # the largest share of a typical error that lasted, in any round
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Relay:
@@ -179,7 +180,17 @@ class Relay:
 
     def first(self, count: int) -> Relay:
         """Return the trails of the ``count`` parties that were seen most recently."""
-        return Relay(self.used.first(count), self.young and self.young.first(count))
+        young = self.young and self.young.first(count)
+        return Relay(self.used.first(count), young, self.lasted)
+
+    def evidence(self, count: int) -> Lasting | None:
+        """Return the evidence in the averages of the first ``count`` parties: see `Trails`."""
+        found = self.used.evidence(count)
+        return found and replace(found, lasted=self.lasted)
+
+    def judged(self, lasts: float) -> Relay:
+        """Return the same after a round in which this share of a typical error lasted."""
+        return replace(self, lasted=max(self.lasted, lasts))
 
     def followed(
         self, parties: tuple[str, ...], look: Look, decay: float, random: np.random.Generator
@@ -187,7 +198,7 @@ class Relay:
         """Return the trails after a round; ``look`` returns what was sent at given places."""
         if self.young is None:
             sent = look(self.used.places)
-            return Relay(self.used.followed(parties, sent, decay))
+            return Relay(self.used.followed(parties, sent, decay), None, self.lasted)
         both = np.concatenate([self.used.places, self.young.places])
         order = np.argsort(both, kind="stable")  # merges two sorted runs at little cost
         sent, place, cut = look(both[order]), np.empty_like(order), len(self.used.places)
@@ -198,4 +209,4 @@ class Relay:
         )
         if young.age >= _RENEWED:
             used, young = young, Trails.begun(young.size, random)
-        return Relay(used, young)
+        return Relay(used, young, self.lasted)

@@ -10,11 +10,15 @@ import consilience as cs
 from consilience.beliefs import Lasting
 from consilience.estimators.persistence import (
     kept_of,
+    known_to_last,
     lasting_shares,
     lasting_squares,
+    most_lasting,
     slack_from,
     typical_lasting,
 )
+from consilience.estimators.sharing import typical_level
+from consilience.estimators.weighing import Ranked
 from consilience.evidence import Block
 from consilience.trails import Trails
 
@@ -206,6 +210,61 @@ def test_copies_near_the_middle_take_no_trust_from_those_who_differ_much():
     for loud in ("h5", "h6", "h7"):
         least = 0.8 * alone[loud] / alone["h0"]
         assert beside[loud] / beside["h0"] > least
+
+
+def rising(seed=0):
+    """Half of each error lasts; then, as late in training, noise is four times as long."""
+    yield from world(0.5, bad=1, kind="lasting", rounds=15, seed=seed)
+    for sent in world(0.5, bad=1, kind="lasting", rounds=15, seed=seed):
+        middle = np.mean(list(sent.values()), axis=0)
+        random = np.random.default_rng(int(1e6 * abs(middle[0])))
+        yield {p: x + 3 * random.standard_normal(len(x)) for p, x in sent.items()}
+
+
+def test_what_lasted_once_is_remembered_in_the_file_too(tmp_path):
+    memory = cs.Memory(seed=0)
+    found = after(rising(), memory)
+    past = memory.relay.evidence(len(found.parties))
+    now = typical_lasting(past, 5, np.ones(11))
+    assert now < 0.2 < 0.4 < memory.relay.lasted
+    assert most_lasting(past, 5, np.ones(11)) == memory.relay.lasted
+    memory.save(tmp_path / "memory.npz")
+    assert cs.Memory.load(tmp_path / "memory.npz").relay.lasted == memory.relay.lasted
+    for sent in world(0.0, rounds=3, size=2100):  # another model: it begins anew
+        cs.aggregate(sent, memory=memory)
+    assert memory.relay.lasted == 0
+
+
+def test_who_may_be_the_only_one_to_know_something_keeps_a_share():
+    """Where all of an error lasts, a third of its trust; where half of it does, a twelfth."""
+    for lasts, least in ((0.5, 1 / 12), (0.9, 0.27)):
+        distances, squares = [1.0] * 9 + [900.0], np.array([1 / lasts] * 9 + [901.0])
+        past = seen(distances, squares, [1e9] * 10)
+        kept = HOW._kept(past, np.ones(10))
+        assert kept[:9].tolist() == [1.0] * 9
+        assert kept[9] == pytest.approx(least, rel=1e-3), lasts
+        assert cs.Pairwise(owner=0.0)._kept(past, np.ones(10))[9] < 1e-3
+
+
+@pytest.mark.parametrize(("level", "free", "bound"), [(0.02, 0.02, 0.5), (1e-6, 1e-6, 1e-6)])
+def test_a_quiet_minority_says_what_is_typical_where_errors_last_only_if_very_quiet(
+    level, free, bound
+):
+    """Six of sixteen: at a fiftieth of the others' level, and at a millionth."""
+    levels = np.array([level] * 6 + [1.0] * 10)
+    heeds = tuple(np.minimum(levels**-merit, 4.0) for merit in (0.2, 0.0, 0.2 / 3))
+    ranked = Ranked.of(levels)
+    assert typical_level(ranked, heeds[:1]) == pytest.approx(free, rel=0.5)
+    assert typical_level(ranked, heeds) == pytest.approx(bound, rel=0.5)
+
+
+def test_newcomers_cannot_make_errors_known_to_last():
+    few = seen([1.0] * 5, [1.0] * 5, [20.0, 20.0, 1.0, 1.0, 1.0])
+    assert known_to_last(few, HOW) == 0
+    most = seen([1.0] * 5, [1.0] * 5, [20.0, 20.0, 20.0, 1.0, 1.0])
+    assert known_to_last(most, HOW) == 1
+    fades = seen([0.05] * 5, [1.0] * 5, [20.0] * 5)
+    assert known_to_last(fades, HOW) == 0
 
 
 def test_a_memory_of_an_earlier_release_is_read(tmp_path):

@@ -38,6 +38,7 @@ ALLOWED = {
     "max_iterations": (1, MUCH),
     "fading": (0, 1),
     "lasting": (0.01, 1),
+    "owner": (0, 1),
     "enough_rounds": (1, MUCH),
     "outlasting": (1, MUCH),
     "mild": (0, 1),
@@ -72,10 +73,13 @@ class Choices:
       at most. On MNIST the bar is 1.5 where data are IID, and honest parties reach 1.1 in nine
       rounds of ten. With Dirichlet 1 it is 2.6; one honest party of ten may be beyond it, and does
       lose weight. Steady disguises reach 5 to 9.
-    - ``unshared``: an option; 0.2 is a good value. A party then counts less if a large part of what
-      lasts of its error is not explained by the errors of the others (see `unshared`). On MNIST
-      with Dirichlet 1, disguises that last cost 6.5 points with it instead of 16. It is not the
-      default: where a class has one owner and somebody attacks, the class may be lost.
+    - ``unshared``: how much of what lasts of a party's error the errors of the others may leave
+      unexplained (see `unshared`), in typical squares of what lasts; over (1 − λ̃)⁴, but one at
+      least. On MNIST honest parties reach 0.9 with Dirichlet 1, where the bar is 1, and 4 with
+      Dirichlet 0.1, where it is 11 or more. Disguises that last have 1.5 to 4. None: no bar.
+    - ``owner``: the share of its trust that a party keeps beyond these two bars, times λ̃²: where
+      errors last, it may be the only one to know something. With 0, one honest party of ten was
+      cut off with Dirichlet 0.1 in one run of nine, and 4 points were lost.
 
     Corroboration (see `passes.corroborate`):
 
@@ -176,7 +180,8 @@ class Choices:
     lasting: float = 0.25
     enough_rounds: float = 5.0
     outlasting: float = 1.5
-    unshared: float | None = None
+    unshared: float | None = 0.015
+    owner: float = 1 / 3
     corroborate: bool | None = None
     mild: float = 0.6
     settled: float = 0.85
@@ -189,7 +194,7 @@ class Choices:
         if self.slack is not None:
             _check("slack", self.slack, 1, self.most_slack)
         if self.unshared is not None:
-            _check("unshared", self.unshared, 0.01, MUCH)
+            _check("unshared", self.unshared, 1e-4, MUCH)
         _check_starts(self.starts)
         if self.corroborate not in (True, False, None):
             raise ConsilienceError(

@@ -51,7 +51,9 @@ from consilience.estimators.degenerate import infer_from_meetings
 from consilience.estimators.levels import covariance_of
 from consilience.estimators.persistence import (
     kept_of,
+    known_to_last,
     lasting_shares,
+    most_lasting,
     slack_from,
     typical_lasting,
 )
@@ -101,6 +103,7 @@ class Pairwise(Choices):
         seen, parties = views[0].seen, evidence.parties
         said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
         weights, lengths = self._bounded(evidence, given, said)
+        lasts = self._lasts(evidence, weights, past)
         # What is said about parties must hold in every view.
         groups = groups_of(parties, reduce(np.minimum, [v.shared for v in views]), self.together)
         relative = reduce(np.minimum, [view.relative for view in views])
@@ -115,16 +118,19 @@ class Pairwise(Choices):
             groups=groups,
             reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
-            corroboration=self._corroboration(evidence, weights, past),
+            corroboration=self._corroboration(past, lasts),
             camps=_camps(parties, views),
+            lasts=lasts,
         )
 
     def _sources(self, evidence: Evidence, given: Given, past: Lasting | None) -> list[Source]:
         """Return the evidence about this round, and the parties' averages over rounds."""
         most, known = self.most_slack_after(past), self._samples(evidence, given)[1]
+        # What is known to last is no noise: then being quiet is less of a merit.
+        lasts = 0.0 if past is None else known_to_last(past, self)
 
         def now(camp: Positions | None = None) -> Reading:
-            return read(self, evidence, known, self.slack, most, camp)
+            return read(self, evidence, known, self.slack, most, lasts, camp)
 
         found = [Source(np.arange(len(known)), now(), now, self.league)]
         if past is not None:
@@ -132,7 +138,7 @@ class Pairwise(Choices):
             left, slack = Evidence((past.block,)), found[0].first.slack
 
             def averages(camp: Positions | None = None) -> Reading:
-                return read(self, left, known[there], slack, slack, camp)
+                return read(self, left, known[there], slack, slack, lasts, camp)
 
             found.append(Source(there, averages(), averages, self.together, _THREE))
         return found
@@ -160,9 +166,7 @@ class Pairwise(Choices):
             at = np.ix_(there, there)
             shared[at] = np.maximum(shared[at], lasting.shared)
             heard = votes(shared[at], self.vote_power)
-            trusted[there] *= kept_of(past, self.enough_rounds, self.outlasting, heard)
-            if self.unshared is not None:
-                trusted[there] *= kept_unshared(past, self.enough_rounds, self.unshared, heard)
+            trusted[there] *= self._kept(past, heard)
         trusts = heaviest(votes(shared, self.vote_power) * trusted)
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1
@@ -218,6 +222,18 @@ class Pairwise(Choices):
         most = float(np.exp(more)) if quiet else 1.0
         return trust(relative, slack, self.loudest, most)
 
+    def _kept(self, past: Lasting, heard: Vector) -> Vector:
+        """Return the share of its trust that each party keeps, given what lasts of its error.
+
+        Where errors last, it may be the only one to know something, and keeps some. If that were
+        forgotten, its error would grow, and its trust fall further.
+        """
+        most = most_lasting(past, self.enough_rounds, heard)
+        kept = kept_of(past, self.enough_rounds, self.outlasting, heard)
+        if self.unshared is not None:
+            kept *= kept_unshared(past, self.enough_rounds, self.unshared / (1 - most) ** 4, heard)
+        return np.maximum(kept, self.owner * most**2)
+
     def most_slack_after(self, past: Lasting | None) -> float:
         """Return the largest ρ: less than ``most_slack`` if errors are known to fade."""
         if past is None:
@@ -225,21 +241,27 @@ class Pairwise(Choices):
         shares = lasting_shares(past, self.enough_rounds)
         return slack_from(shares, self.fading, self.lasting, self.most_slack)
 
-    def _corroboration(
+    def _lasts(
         self, evidence: Evidence, weights: tuple[Vector, ...], past: Lasting | None
-    ) -> Corroboration | None:
+    ) -> float:
+        """Return the typical share of an error that lasts, by weight; zero where it is unknown."""
+        if past is None:
+            return 0.0
+        heard = np.zeros(len(evidence.parties))
+        for members, each in zip(evidence.members, weights, strict=True):
+            heard[members] += each
+        there = [evidence.parties.index(party) for party in past.block.parties]
+        return typical_lasting(past, self.enough_rounds, heard[there])
+
+    def _corroboration(self, past: Lasting | None, lasts: float) -> Corroboration | None:
         """Return whether, and how strictly, other parties must support what a party sends."""
         if self.corroborate is False:
             return None
-        mild = settled = False
+        mild = False
         if past is not None:
             shares = lasting_shares(past, self.enough_rounds)
             mild = float(np.quantile(shares, self.fading)) <= self.mild
-            heard = np.zeros(len(evidence.parties))
-            for members, each in zip(evidence.members, weights, strict=True):
-                heard[members] += each
-            there = [evidence.parties.index(party) for party in past.block.parties]
-            settled = typical_lasting(past, self.enough_rounds, heard[there]) > self.settled
+        settled = lasts > self.settled
         return Corroboration(always=bool(self.corroborate), mild=mild, settled=settled)
 
 

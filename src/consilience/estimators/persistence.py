@@ -22,9 +22,11 @@ import numpy as np
 
 from consilience.arrays import Vector
 from consilience.beliefs import Lasting
+from consilience.estimators.choices import Choices
 from consilience.updates.votes import middle
 
 _TINY = 1e-300  # instead of zero as a divisor
+_MOST = 0.99  # of an error lasts; more, and the bar on what nobody shares would be infinite
 _LEAST_FRESH = 0.25  # a share of the typical error; less, and the bar on trails would be no bar
 
 
@@ -49,6 +51,23 @@ def typical_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> flo
     if 2 * weights[known].sum() <= weights.sum():
         return 0.0
     return middle(lasting_shares(seen, enough_rounds)[known], weights[known])
+
+
+def most_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
+    """Return the largest typical λ of all rounds, less than one. Late in training the noise of
+    small batches outgrows what lasts, and λ falls, while data differ as before."""
+    now = middle(lasting_shares(seen, enough_rounds), weights)
+    return min(max(seen.lasted, now), _MOST)
+
+
+def known_to_last(seen: Lasting, how: Choices) -> float:
+    """Return how far the errors of most parties are known to last: from 0, where they fade or half
+    of the parties are newcomers, to 1."""
+    known = seen.rounds >= how.enough_rounds
+    if 2 * known.sum() <= len(known):
+        return 0.0
+    shares = lasting_shares(seen, how.enough_rounds)[known]
+    return min(1.0, float(np.quantile(shares, how.fading)) / how.lasting)
 
 
 def slack_from(shares: Vector, fading: float, lasting: float, most_slack: float) -> float:

@@ -45,15 +45,17 @@ def read(
     samples: Vector,
     slack: float | None,
     most_slack: float,
+    lasts: float = 0.0,
     camp: Positions | None = None,
 ) -> Reading:
     """Return what distances tell about parties with this many times the typical samples; with a
-    camp, on the assumption that it is the quiet one. It is done twice if rounds differ in noise."""
-    seen = _read_as_is(how, evidence, samples, slack, most_slack, camp)
+    camp, on the assumption that it is the quiet one. ``lasts`` is how far errors are known to last,
+    from 0 to 1. It is done twice if rounds differ in noise."""
+    seen = _read_as_is(how, evidence, samples, slack, most_slack, lasts, camp)
     same = on_one_scale(evidence, seen.levels)
     if same is evidence:
         return seen
-    return _read_as_is(how, same, samples, slack, most_slack, camp)
+    return _read_as_is(how, same, samples, slack, most_slack, lasts, camp)
 
 
 def _read_as_is(
@@ -62,6 +64,7 @@ def _read_as_is(
     samples: Vector,
     slack: float | None,
     most_slack: float,
+    lasts: float,
     camp: Positions | None,
 ) -> Reading:
     distances, counts = pooled_distances(evidence)
@@ -87,21 +90,30 @@ def _read_as_is(
     # What strangers share by chance: more with few coordinates, or many peers, where it adds up.
     rarely = max(how.few / (how.few + known * count), min(1.0, present / how.many) ** 3)
     seen = known * (counts[:1, 1:2] if alone else counts)  # one number for all pairs
-    heed = np.minimum(relative**-how.heed, how.most_heed) * evidence.counts
+    heeds = _heeds(how, relative, evidence.counts, lasts)
     typical, shared = common_level(
         distances,
         often,
         levels,
         expected_distances(evidence, levels),
         slack,
-        heed=heed,
+        heeds=heeds,
         nearest=1 - chance(seen, rarely * how.deviations, how.nearest),
         quietest_pair=_quietest(how, samples),
         vote_power=how.vote_power,
     )
     shared *= agreement(count, len(levels))
-    few = fewness(levels / typical, samples, heed)
+    few = fewness(levels / typical, samples, heeds[0])
     return Reading(distances, counts, end, met, slack, typical, shared, prior.own, few)
+
+
+def _heeds(how: Choices, relative: Vector, counts: Vector, lasts: float) -> tuple[Vector, ...]:
+    """Return how much each level counts in the typical one; and, if errors are known to last, how
+    much if being quiet were no merit, and if it were a smaller one."""
+    merits = [how.heed]
+    if lasts > 0:
+        merits += [0.0, how.heed / (1 + (how.most_slack - 1) * lasts)]
+    return tuple(np.minimum(relative**-merit, how.most_heed) * counts for merit in merits)
 
 
 def _worth(count: float, slack: float, misfit: float) -> float:

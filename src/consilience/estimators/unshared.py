@@ -14,9 +14,8 @@ error of a prediction by kriging:
 By chance, J − 1 others explain J − 2 of n coordinates: u_j is divided by 1 − (J − 2)/n.
 
 Where data differ more, somebody may be the only owner of a class, and nobody explains it either.
-Two things tell how far that may be so: s̃, the typical share of what lasts that nobody shares, and
-λ̃, the typical share of an error that lasts. The larger they are, the more a party may have for
-itself: see `kept_unshared`.
+How far that may be so shows in λ̃, the typical share of an error that lasts. The larger it is, the
+more a party may have for itself (see `persistence.most_lasting`).
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ import numpy as np
 
 from consilience.arrays import Matrix, Vector
 from consilience.beliefs import Lasting
-from consilience.estimators.persistence import lasting_shares, lasting_squares
+from consilience.estimators.persistence import lasting_squares
 from consilience.updates.votes import middle
 
 _FEWEST = 5  # parties known for long enough: fewer explain nothing
-_FAR = 100.0  # times the typical square of what lasts: whoever errs so much explains nobody
+_FAR = 100.0  # times the typical square of an average: whoever is so far off explains nobody
 _LASTS = 0.5  # of the typical trail; where it is mostly noise, nobody explains anybody
-_LEAST = 0.01  # at least so much of an error is shared, and fades; so no bar is infinite
-_HEARD = 0.15  # of its trust at least: what a party alone knows is then learnt, but later
+_ALONE = 0.5  # of what lasts of the typical error; where nobody shares more, nobody has to
+_LEAST = 0.01  # of the coordinates: others explain no more of them by chance
 _APART = 1e-6  # of the typical distance: copies are as far apart as this, so that B has an inverse
 _TINY = 1e-300  # instead of zero as a divisor
 
@@ -40,35 +39,32 @@ _TINY = 1e-300  # instead of zero as a divisor
 def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vector) -> Vector:
     """Return the share of its trust that each party keeps.
 
-    It is less if the unshared part of what lasts of a party's error is larger than max(1,
-    ``most``/((1 − s̃)(1 − λ̃))²) typical squares of what lasts. Beyond that bar trust falls with the
-    square, but not to nothing: the party may be the only one to know a class. If that were
-    forgotten, its error would grow, and its trust fall further. Newcomers keep all of their trust.
+    It is less if the unshared part of what lasts of a party's error is larger than ``most``, and
+    one, typical squares of what lasts. Beyond that bar trust falls with the fourth power. Newcomers
+    keep all of their trust.
     """
-    kept, own = np.ones(len(seen.left)), lasting_squares(seen)
-    known = np.flatnonzero((seen.rounds >= enough_rounds) & (own <= _FAR * middle(own, weights)))
+    kept, own, left = np.ones(len(seen.left)), lasting_squares(seen), seen.left
+    known = np.flatnonzero((seen.rounds >= enough_rounds) & (left <= _FAR * middle(left, weights)))
     if len(known) < _FEWEST:
         return kept
-    fading = 1 - middle(lasting_shares(seen, enough_rounds), weights)
-    own, left, weights = own[known], seen.left[known], weights[known]
+    own, left, weights = own[known], left[known], weights[known]
     if middle(own / np.maximum(left, _TINY), weights) < _LASTS:
         return kept
     noise = np.maximum(left - own, 0.0)  # what chance leaves in an average
     alone = unexplained(seen.block.distances[np.ix_(known, known)])
     alone /= max(1 - (len(known) - 2) / seen.block.count, _LEAST)
     alone = np.clip(alone - noise, 0.0, own)
-    shared = 1 - middle(alone / np.maximum(own, _TINY), weights)
-    typical = middle(own, weights)
-    bar = typical * max(1.0, most / (max(shared, _LEAST) * max(fading, _LEAST)) ** 2)
-    beyond = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0)
-    kept[known] = np.maximum(beyond**2, _HEARD)
+    if middle(alone / np.maximum(own, _TINY), weights) > _ALONE:
+        return kept
+    bar = max(1.0, most) * middle(own, weights)
+    kept[known] = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0) ** 4
     return kept
 
 
 def unexplained(distances: Matrix) -> Vector:
     """Return the squared distance of each point from the nearest mixture of the others, u."""
-    count, apart = len(distances), distances[distances > 0]
-    scale = float(np.median(apart)) if apart.size else 1.0
+    count = len(distances)
+    scale = float(distances.mean()) or 1.0  # no entry is then large, whatever most distances are
     bordered = np.ones((count + 1, count + 1))
     bordered[:count, :count] = 0.5 * distances / scale + _APART
     np.fill_diagonal(bordered, 0.0)

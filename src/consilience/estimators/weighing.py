@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import median_low
+from typing import NamedTuple
 
 import numpy as np
 
-from consilience.arrays import Mask, Matrix, Vector
+from consilience.arrays import Mask, Matrix, Positions, Vector
 from consilience.beliefs import Past
 from consilience.evidence import Block, Evidence, residuals
-from consilience.updates.votes import at_most_a_third, at_most_half, middle
+from consilience.updates.votes import at_most_a_third, at_most_half, between_halves
 
 # Guards against rounding and endless loops, not parameters of the method.
 _TINY = 1e-300  # instead of zero as a divisor
@@ -122,4 +123,21 @@ def bounded(weights: Vector, now: Block, longest: float, samples: Vector) -> tup
 
 def typical_of(values: Vector, weights: Vector) -> float:
     """Return the weighted median of positive values, in logarithms."""
-    return float(np.exp(middle(np.log(values), weights)))
+    return Ranked.of(values).typical(weights)
+
+
+class Ranked(NamedTuple):
+    """Positive values in ascending order, for their medians by several weights."""
+
+    order: Positions
+    logs: Vector
+
+    @classmethod
+    def of(cls, values: Vector) -> Ranked:
+        """Sort the values."""
+        order = np.argsort(values, kind="stable")
+        return cls(order, np.log(values[order]))
+
+    def typical(self, weights: Vector) -> float:
+        """Return their weighted median, in logarithms: see `middle`."""
+        return float(np.exp(between_halves(self.logs, weights[self.order])))

@@ -87,6 +87,7 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
         "blocks": [],
         "known": None,
         "trails": [],
+        "lasted": 0.0 if contents.relay is None else contents.relay.lasted,
         "past": None,
         "max_parties": contents.max_parties,
     }
@@ -144,6 +145,8 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
         found = Contents(*kept, _relay(header["trails"], arrays, rounds, np.float64))
     else:
         relay = _relay(header["trails"], arrays, rounds, np.float32)
+        if relay is not None:  # a file of an earlier release does not tell
+            relay = relay.judged(_number(header.get("lasted", 0.0), "lasted", 0, 1))
         past = None if header["past"] is None else _past(header["past"], arrays, rounds)
         parties = int(_number(header["max_parties"], "max_parties", 1, MOST_PARTIES, int))
         found = Contents(*kept, relay, past, parties)
@@ -212,7 +215,7 @@ def _relay(headers: Any, arrays: dict[str, Array], rounds: int, dtype: Any) -> R
         raise ValueError("its trails are of different models")
     if len(found) == 1 and found[0].size > PLACES:
         raise ValueError("its trails have no others to take over from them")
-    return Relay(*found) if found else None
+    return Relay(found[0], found[1] if len(found) > 1 else None) if found else None
 
 
 def _trails(

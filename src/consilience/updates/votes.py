@@ -59,5 +59,9 @@ def middle(values: Vector, weights: Vector) -> float:
     2.0
     """
     order = np.argsort(values, kind="stable")
-    w = weights[order]
-    return float(np.interp(0.5 * w.sum(), np.cumsum(w) - 0.5 * w, values[order]))
+    return between_halves(values[order], weights[order])
+
+
+def between_halves(ordered: Vector, weights: Vector) -> float:
+    """Return the weighted median of numbers in ascending order."""
+    return float(np.interp(0.5 * weights.sum(), np.cumsum(weights) - 0.5 * weights, ordered))

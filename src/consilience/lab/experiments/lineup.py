@@ -1,8 +1,8 @@
 """The methods of an experiment by name, and the summary of its rounds.
 
-Names are those of `consilience.methods()`, of `peers()`, of `RULES`, of `VARIANTS` and of `TOLD`:
-our versions of published methods, told the true number of adversaries. The oracle is the mean of
-the honest updates, which a server could form only if it knew the adversaries.
+Names are those of `consilience.methods()`, of `peers()`, of `RULES` and of `TOLD`: our versions of
+published methods, told the true number of adversaries. The oracle is the mean of the honest
+updates, which a server could form only if it knew the adversaries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from consilience import ARC, CAF, MDA, NNM, DnC, GeometricMedian, Krum, Pairwise, methods
+from consilience import ARC, CAF, MDA, NNM, DnC, GeometricMedian, Krum, methods
 from consilience.estimators.catalogue import Method
 from consilience.lab.experiments.pictures import HONEST, divider
 from consilience.lab.federation import Rule, Watched
@@ -31,8 +31,6 @@ TOLD: dict[str, Callable[[int], Method]] = {
     "told-nnm": lambda f: NNM(GeometricMedian(), f),
     "told-arc": lambda f: ARC(NNM(GeometricMedian(), f), f),
 }
-# What may become a default.
-VARIANTS: dict[str, Method] = {"pairwise-unshared": Pairwise(unshared=0.2)}
 
 
 def method_of(name: str, adversaries: int, present: int) -> str | Method | Rule:
@@ -47,8 +45,6 @@ def method_of(name: str, adversaries: int, present: int) -> str | Method | Rule:
         return "mean"  # only honest parties take part
     if name in TOLD:
         return TOLD[name](told)
-    if name in VARIANTS:
-        return VARIANTS[name]
     if name in RULES:
         return RULES[name]()
     return peer(name, told) if name in peers() else name
@@ -56,7 +52,7 @@ def method_of(name: str, adversaries: int, present: int) -> str | Method | Rule:
 
 def check(names: Sequence[str], heterogeneity: Sequence[str], adversaries: Sequence[int]) -> None:
     """Raise an error that tells the first unknown name or invalid number."""
-    among("method", names, (*methods(), *VARIANTS, *TOLD, *RULES, *peers()))
+    among("method", names, (*methods(), *TOLD, *RULES, *peers()))
     for name in names:
         method_of(name, adversaries=1, present=1)  # raises if ByzFL is not installed
     for kind in heterogeneity:

@@ -25,7 +25,7 @@ from consilience.lab.experiments.robustness import PLANS, Plan
 from consilience.lab.robustness import bench
 
 DISGUISED = {"disguise": ("alie", {"z": 1.0, "noise": 1.0, "steady": True})}
-METHODS = "pairwise,pairwise-unshared,mean,coordinate-median"
+METHODS = "pairwise,mean,coordinate-median"
 LONE = {f"lone-{z:g}": ("alie", {"z": z}) for z in (0.6, 0.8, 1.0, 1.25, 1.5, 2.0)}
 
 

@@ -5,16 +5,15 @@
 They know the rule and everybody's data. An adversary that asks the aggregator (`attacks.adaptive`)
 sees one round ahead; these see the accuracy at the end. The robustness protocol on MNIST, beside 10
 honest parties. A search tries four known plans and 20 random ones, then changes the three worst so
-far, twice, three ways each: 42 trainings with one seed (44 against ``unshared``, see below). The
-worst three plans are then run with two more seeds. The same search is made against each method.
-Finished ones are not run again.
+far, twice, three ways each: 42 trainings with one seed (44 against `pairwise`, see below). The
+worst three plans are then run with two more seeds. Finished searches are not made again.
 
 Adversary k sends μ + z·d + noise·sd·ε_k, with d as long as sd, between ±sd and −μ. It may wait for
-a number of rounds, and attack in some rounds only; in the others it sends μ + noise·sd·ε_k. With
-the option ``unshared``, parties count less whose errors the others do not explain. Those who attack
-it know that. So a third of their plans have a mixture of the honest parties' errors in place of
-noise, which these explain. In another third every second adversary has the opposite noise of the
-one before: then the others of two such pairs explain each of the four.
+a number of rounds, and attack in some rounds only; in the others it sends μ + noise·sd·ε_k. By
+`pairwise`, parties count less whose errors the others do not explain. Those who attack it know
+that. So a third of their plans have a mixture of the honest parties' errors in place of noise,
+which these explain. In another third every second adversary has the opposite noise of the one
+before: then the others of two such pairs explain each of the four.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ _DIFFERENT = [(split, 0.0, f) for split in ("dirichlet-1", "dirichlet-0.1") for 
 _MOMENTUM = [(split, 0.9, 4) for split in ("dirichlet-1", "dirichlet-0.1")]
 CASES: dict[str, list[Case]] = {
     "pairwise": [("iid", 0.0, 1), ("iid", 0.0, 4), *_DIFFERENT, *_MOMENTUM],
-    "pairwise-unshared": _DIFFERENT[:2],
     "geometric-median": _DIFFERENT,
 }
 NOISE, MIXED, PAIRED = "noise", "mixed", "paired"
@@ -204,7 +202,7 @@ def main() -> None:
                     continue
                 clean = pool.starmap(accuracy, [(ORACLE, case, None, s) for s in range(SEEDS)])
                 train = partial(_trained, pool, method, case)
-                owns = (NOISE, MIXED, PAIRED) if method == "pairwise-unshared" else (NOISE,)
+                owns = (NOISE, MIXED, PAIRED) if method == "pairwise" else (NOISE,)
                 worst = search(train, owns)
                 rows.append(about | confirmed(train, worst, clean))
                 print(*rows[-1].values(), flush=True)
