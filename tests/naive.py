@@ -626,7 +626,7 @@ PAIRWISE = {
     "lasting": 0.25,
     "enough_rounds": 5,
     "outlasting": 1.5,
-    "unshared": 0.015,
+    "unshared": 0.01,
     "owner": 1 / 3,
     "few": 100,
     "quiet": 0.5,
@@ -645,13 +645,12 @@ def pairwise(rounds, **choices):
     """
     how = SimpleNamespace(**PAIRWISE | choices | {"lasted": 0.0})
     for count in range(int(how.enough_rounds), len(rounds)):  # before that nothing is known to last
-        weights = pairwise_round(rounds[:count], how)[2]
-        how.lasted = max(how.lasted, typical_share(rounds[:count], weights, how))
-    return pairwise_round(rounds, how)
+        how.lasted = max(how.lasted, pairwise_round(rounds[:count], how)[3])
+    return pairwise_round(rounds, how)[:3]
 
 
 def pairwise_round(rounds, how):
-    """The last round; before it, ``lasted`` of a typical error lasted at most."""
+    """The last round, and how much of a typical error lasts; before it, ``lasted`` did at most."""
     names = everybody(rounds)
     blocks = {}  # by who was there, the latest last: distances, and coordinates behind them
     for updates in rounds:
@@ -669,6 +668,10 @@ def pairwise_round(rounds, how):
     told = {"most_slack": most, "at_most": how.most_slack, "lasts": lasts}
     how = SimpleNamespace(**vars(how) | told)
     first = read_rounds(names, blocks, total, how)
+    if past is not None:
+        D = pooled(blocks)[0]
+        for a in now:
+            past[a].apart = {b: D[a, b] for b in now if (a, b) in D}
     sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp), how.league, 2)]
     if past is not None:
 
@@ -698,7 +701,8 @@ def pairwise_round(rounds, how):
     for a in now:  # nobody alone
         weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
     best, whole = views[0][1], sum(weights.values())
-    return best.s, best.slack, {a: w / whole for a, w in weights.items()}
+    lasts = typical_share(rounds, past, weights) if past is not None else 0.0
+    return best.s, best.slack, {a: w / whole for a, w in weights.items()}, lasts
 
 
 def pooled(blocks):
@@ -822,10 +826,13 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
         for pair, voice in again.items():
             shared[pair] = max(shared[pair], voice)
         votes = [vote(a, now) for a in now]
-        fresh = max(1 - between([past[a].share for a in now], votes), 0.25)
+        lasts = max(
+            between([past[a].share for a in now], votes), typical_pair(rounds, past, now, votes)
+        )
+        fresh = max(1 - lasts, 0.25)
         bar = how.outlasting / fresh * between([past[a].left for a in now], votes)
         kept = {a: min(1, bar / past[a].lasts) ** 2 if past[a].lasts else 1 for a in now}
-        most = min(max(how.lasted, between([past[a].share for a in now], votes)), 0.99)
+        most = min(max(how.lasted, lasts), 0.99)
         if how.unshared:
             bar, heard = how.unshared / (1 - most) ** 4, dict(zip(now, votes, strict=True))
             for a, share in unshared(rounds, past, heard, bar).items():
@@ -839,7 +846,7 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
 def unshared(rounds, past, votes, bar):
     """The share of trust that is kept by parties whose lasting errors others may explain."""
     most = 100 * between([past[a].left for a in votes], list(votes.values()))
-    known = {a: vote for a, vote in votes.items() if past[a].known and past[a].left <= most}
+    known = {a: vote for a, vote in votes.items() if past[a].long and past[a].left <= most}
     if len(known) < 5:
         return {}
     own = {a: past[a].own for a in known}
@@ -860,13 +867,31 @@ def unshared(rounds, past, votes, bar):
     return {a: min(1, bar / alone[a]) ** 4 if alone[a] else 1.0 for a in known}
 
 
-def typical_share(rounds, weights, how):
+def typical_share(rounds, past, weights):
     """The typical share of an error that lasts, by weight; zero where most are newcomers."""
-    past = persistence(rounds, list(weights), how)[1]
     known = [a for a in weights if past[a].known]
     if 2 * sum(weights[a] for a in known) <= sum(weights.values()):
         return 0.0
-    return between([past[a].share for a in known], [weights[a] for a in known])
+    about_median = between([past[a].share for a in known], [weights[a] for a in known])
+    return max(about_median, typical_pair(rounds, past, [*weights], [*weights.values()]))
+
+
+def typical_pair(rounds, past, now, weights):
+    """The same from distances between averages, beside those in single rounds."""
+    known = {a: w for a, w in zip(now, weights, strict=True) if past[a].known and w > 0}
+    if 2 * sum(known.values()) <= sum(weights):
+        return 0.0
+    trails, shares, heard = trails_of(rounds, now), {}, {}
+    for a in known:
+        for b in known:
+            if b in past[a].apart:
+                fresh = min(0.5 / past[a].rounds + 0.5 / past[b].rounds, 0.99)
+                ratio = np.mean((trails[a] - trails[b]) ** 2) / past[a].apart[b]
+                shares[a, b] = min(max((ratio - fresh) / (1 - fresh), 0), 1)
+                heard[a, b] = known[b]
+    met = [a for a in known if any((a, b) in shares for b in known)]
+    each = [of_peers(a, met, shares, heard, 0.5) for a in met]
+    return between(each, [known[a] for a in met]) if met else 0.0
 
 
 def how_far_known(past, how):
@@ -910,7 +935,13 @@ def persistence(rounds, now, how):
         left, known = np.mean(np.mean(errors, axis=0) ** 2), how.enough_rounds <= N
         own = min(max((left - q / N) / (1 - 1 / N), 0), q) if N > 1 else 0
         found[a] = SimpleNamespace(
-            left=left, own=own, known=known, lasts=known * own, share=own / q if known else 1
+            left=left,
+            own=own,
+            rounds=N,
+            known=known,
+            long=2 * how.enough_rounds <= N,
+            lasts=known * own,
+            share=own / q if known else 1,
         )
     shares = [one.share for one in found.values()]
     more = min(1, np.quantile(shares, how.fading) / how.lasting)

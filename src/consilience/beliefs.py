@@ -125,6 +125,7 @@ class Lasting:
     squares: Vector  # (J,): of single rounds' errors, mean per coordinate
     rounds: Vector  # (J,): number of equal rounds that would leave as much of fresh noise
     lasted: float = 0.0  # the largest share of a typical error that lasted, in earlier rounds
+    apart: Matrix | None = None  # (J, J): mean distances in single rounds; zero if two never met
 
     @property
     def left(self) -> Vector:

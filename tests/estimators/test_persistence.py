@@ -235,6 +235,35 @@ def test_what_lasted_once_is_remembered_in_the_file_too(tmp_path):
     assert memory.relay.lasted == 0
 
 
+@pytest.mark.parametrize("lasts", [0.3, 0.6, 0.9])
+def test_far_copies_cannot_make_lasting_errors_seem_to_fade(lasts):
+    """They displace the median about which errors are taken, anew in each round."""
+    lasted = []
+    for bad in (0, 4):
+        memory = cs.Memory(seed=0)
+        found = after(world(lasts, bad=bad, kind="same"), memory)
+        lasted.append(memory.relay.lasted)
+    assert lasted[1] > lasted[0] - 0.03
+    past = memory.relay.evidence(len(found.parties))
+    assert typical_lasting(past, 5, np.ones(14)) < lasted[0] - 0.03
+
+
+def test_newcomers_are_heard_in_full_for_twice_as_many_rounds():
+    random = np.random.default_rng(0)
+    basis = random.standard_normal((4, 3000))
+    points = random.dirichlet(np.ones(4), 11) @ basis
+    own = 1.6 * points.std(axis=0) * random.standard_normal(3000)
+    points[10] = points[:10].mean(axis=0) + own
+    errors = points - np.median(points, axis=0)
+    both = np.vstack([errors, np.zeros(3000)])
+    distances = np.mean((both[:, None] - both) ** 2, axis=2)
+    block = Block(tuple("abcdefghijk"), distances, 3000.0)
+    for rounds, named in ((9.0, False), (11.0, True)):
+        past = Lasting(block, 2 * distances[:-1, -1], np.full(11, rounds))
+        both = [how._kept(past, np.ones(11))[10] for how in (HOW, cs.Pairwise(unshared=None))]
+        assert (both[0] < 0.5 * both[1]) == named
+
+
 def test_who_may_be_the_only_one_to_know_something_keeps_a_share():
     """Where all of an error lasts, a third of its trust; where half of it does, a twelfth."""
     for lasts, least in ((0.5, 1 / 12), (0.9, 0.27)):

@@ -180,7 +180,7 @@ class Choices:
     lasting: float = 0.25
     enough_rounds: float = 5.0
     outlasting: float = 1.5
-    unshared: float | None = 0.015
+    unshared: float | None = 0.01
     owner: float = 1 / 3
     corroborate: bool | None = None
     mild: float = 0.6

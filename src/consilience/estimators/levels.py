@@ -64,13 +64,13 @@ def fit_levels(
     most frequent pair; ``smallest`` is the least noise that can be told from none.
     """
     met = np.ascontiguousarray(met, float)
-    quantiles = {0.5: _of_peers(distances, met, 0.5)}
+    quantiles = {0.5: of_peers(distances, met, 0.5)}
     least = _least(quantiles[0.5], smallest)
     lowest = float(np.sqrt(descent.exact) * met.sum())  # the objective if all pairs fit
     found: list[End] = []
     for share, bar in starts:
         if share not in quantiles:
-            quantiles[share] = _of_peers(distances, met, share)
+            quantiles[share] = of_peers(distances, met, share)
         start = np.maximum(0.5 * quantiles[share], least)
         end = _descend((distances, met), start, bar, least, descent, found)
         if end.objective < np.inf:
@@ -91,10 +91,10 @@ def fit_camp(
     near = met * there
     none = ~near.any(axis=1)  # met nobody of the camp: all their peers stand for it
     near[none] = met[none]
-    from_camp = _of_peers(distances, near, 0.5)
+    from_camp = of_peers(distances, near, 0.5)
     quiet = 0.5 * float(np.median(from_camp[camp]))
     start = np.where(there, 0.5 * from_camp, from_camp - quiet)
-    least = _least(_of_peers(distances, met, 0.5), smallest)
+    least = _least(of_peers(distances, met, 0.5), smallest)
     return _descend((distances, met), np.maximum(start, least), 0.0, least, descent, [])
 
 
@@ -133,7 +133,7 @@ def _descend(
     return End(levels, objective, iterations)
 
 
-def _of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
+def of_peers(values: Matrix, met: Matrix, share: float) -> Vector:
     """Return a (lower) quantile of each row over the peers, weighted by how often they were met."""
     there = met > 0
     values = np.where(there, values, np.inf)

@@ -36,7 +36,7 @@ docs/pairwise.md has the reasons, docs/tried.md what was tried, docs/limits.md w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ from consilience.estimators.persistence import (
     kept_of,
     known_to_last,
     lasting_shares,
+    lasts_of,
     most_lasting,
     slack_from,
     typical_lasting,
@@ -69,10 +70,11 @@ from consilience.estimators.weighing import (
     votes,
     with_past,
 )
-from consilience.evidence import Evidence
+from consilience.evidence import Evidence, pooled_distances
 from consilience.passes.corroborate import Corroboration
 from consilience.updates.votes import at_most_half
 
+_LONGER = 2  # times as many rounds: before that nobody loses trust for what others do not share
 _THREE = 3  # parties of a camp in averages: two are often near each other there by chance
 
 
@@ -95,6 +97,9 @@ class Pairwise(Choices):
         past = given.lasting
         if past is not None and past.block.least_distance == np.inf:
             past = None  # all averages are equal
+        if past is not None:
+            at = [evidence.parties.index(party) for party in past.block.parties]
+            past = replace(past, apart=pooled_distances(evidence)[0][np.ix_(at, at)])
         sources = self._sources(evidence, given, past)
         views = [
             self._weighed(evidence, given, past, explanation, sources)
@@ -103,7 +108,7 @@ class Pairwise(Choices):
         seen, parties = views[0].seen, evidence.parties
         said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
         weights, lengths = self._bounded(evidence, given, said)
-        lasts = self._lasts(evidence, weights, past)
+        heard = _heard(evidence, weights, past)
         # What is said about parties must hold in every view.
         groups = groups_of(parties, reduce(np.minimum, [v.shared for v in views]), self.together)
         relative = reduce(np.minimum, [view.relative for view in views])
@@ -118,9 +123,9 @@ class Pairwise(Choices):
             groups=groups,
             reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
-            corroboration=self._corroboration(past, lasts),
+            corroboration=self._corroboration(past, heard),
             camps=_camps(parties, views),
-            lasts=lasts,
+            lasts=0.0 if past is None else lasts_of(past, self.enough_rounds, heard),
         )
 
     def _sources(self, evidence: Evidence, given: Given, past: Lasting | None) -> list[Source]:
@@ -231,7 +236,9 @@ class Pairwise(Choices):
         most = most_lasting(past, self.enough_rounds, heard)
         kept = kept_of(past, self.enough_rounds, self.outlasting, heard)
         if self.unshared is not None:
-            kept *= kept_unshared(past, self.enough_rounds, self.unshared / (1 - most) ** 4, heard)
+            # In the first rounds, too little is known of how much lasts.
+            known = _LONGER * self.enough_rounds
+            kept *= kept_unshared(past, known, self.unshared / (1 - most) ** 4, heard)
         return np.maximum(kept, self.owner * most**2)
 
     def most_slack_after(self, past: Lasting | None) -> float:
@@ -241,28 +248,26 @@ class Pairwise(Choices):
         shares = lasting_shares(past, self.enough_rounds)
         return slack_from(shares, self.fading, self.lasting, self.most_slack)
 
-    def _lasts(
-        self, evidence: Evidence, weights: tuple[Vector, ...], past: Lasting | None
-    ) -> float:
-        """Return the typical share of an error that lasts, by weight; zero where it is unknown."""
-        if past is None:
-            return 0.0
-        heard = np.zeros(len(evidence.parties))
-        for members, each in zip(evidence.members, weights, strict=True):
-            heard[members] += each
-        there = [evidence.parties.index(party) for party in past.block.parties]
-        return typical_lasting(past, self.enough_rounds, heard[there])
-
-    def _corroboration(self, past: Lasting | None, lasts: float) -> Corroboration | None:
-        """Return whether, and how strictly, other parties must support what a party sends."""
+    def _corroboration(self, past: Lasting | None, heard: Vector) -> Corroboration | None:
+        """Return whether, and how strictly, other parties must support what a party sends;
+        ``heard`` are the weights of the parties with a past."""
         if self.corroborate is False:
             return None
-        mild = False
+        mild = settled = False
         if past is not None:
             shares = lasting_shares(past, self.enough_rounds)
             mild = float(np.quantile(shares, self.fading)) <= self.mild
-        settled = lasts > self.settled
+            settled = typical_lasting(past, self.enough_rounds, heard) > self.settled
         return Corroboration(always=bool(self.corroborate), mild=mild, settled=settled)
+
+
+def _heard(evidence: Evidence, weights: tuple[Vector, ...], past: Lasting | None) -> Vector:
+    """Return the weights of the parties with a past, in all blocks together."""
+    heard = np.zeros(len(evidence.parties))
+    for members, each in zip(evidence.members, weights, strict=True):
+        heard[members] += each
+    parties = () if past is None else past.block.parties
+    return heard[np.array([evidence.parties.index(party) for party in parties], np.intp)]
 
 
 class _View(NamedTuple):

@@ -23,6 +23,7 @@ import numpy as np
 from consilience.arrays import Vector
 from consilience.beliefs import Lasting
 from consilience.estimators.choices import Choices
+from consilience.estimators.levels import of_peers
 from consilience.updates.votes import middle
 
 _TINY = 1e-300  # instead of zero as a divisor
@@ -53,11 +54,45 @@ def typical_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> flo
     return middle(lasting_shares(seen, enough_rounds)[known], weights[known])
 
 
+def pairs_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
+    """Return the same from distances between parties: a weighted median over parties of a median
+    over their peers; zero if nothing is known.
+
+    Adversaries can displace the median about which errors are taken, anew in each round: then the
+    errors of all seem to fade. Distances between two honest parties do not depend on it.
+    """
+    known = weights * (seen.rounds >= enough_rounds)
+    if seen.apart is None or 2 * known.sum() <= weights.sum():
+        return 0.0
+    fresh = 0.5 / np.maximum(seen.rounds, 1.0)
+    fresh = np.minimum(fresh[:, None] + fresh, _MOST)  # what noise leaves of a squared distance
+    ratios = seen.block.distances[:-1, :-1] / np.maximum(seen.apart, _TINY)
+    shares = np.clip((ratios - fresh) / (1 - fresh), 0.0, 1.0)
+    heard = np.where(seen.apart > 0, known, 0.0)
+    np.fill_diagonal(heard, 0.0)
+    there = (known > 0) & heard.any(axis=1)
+    if not there.any():
+        return 0.0
+    return middle(of_peers(shares[there], heard[there], 0.5), known[there])
+
+
+def now_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
+    """Return the typical λ of this round, where newcomers count as one: of both ways to tell, the
+    one by which more of an error lasts."""
+    about_median = middle(lasting_shares(seen, enough_rounds), weights)
+    return max(about_median, pairs_lasting(seen, enough_rounds, weights))
+
+
+def lasts_of(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
+    """Return the typical λ of this round for a memory, which must not learn it from newcomers."""
+    about_median = typical_lasting(seen, enough_rounds, weights)
+    return max(about_median, pairs_lasting(seen, enough_rounds, weights))
+
+
 def most_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
     """Return the largest typical λ of all rounds, less than one. Late in training the noise of
     small batches outgrows what lasts, and λ falls, while data differ as before."""
-    now = middle(lasting_shares(seen, enough_rounds), weights)
-    return min(max(seen.lasted, now), _MOST)
+    return min(max(seen.lasted, now_lasting(seen, enough_rounds, weights)), _MOST)
 
 
 def known_to_last(seen: Lasting, how: Choices) -> float:
@@ -87,7 +122,7 @@ def kept_of(seen: Lasting, enough_rounds: float, outlasting: float, weights: Vec
     than training under a lasting bias makes errors grow. What is typical goes by weight, or copies
     near the middle would lower the bar for everybody else.
     """
-    lasts = middle(lasting_shares(seen, enough_rounds), weights)
+    lasts = now_lasting(seen, enough_rounds, weights)
     most = outlasting / max(1 - lasts, _LEAST_FRESH) * middle(seen.left, weights)
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
     kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0) ** 2
