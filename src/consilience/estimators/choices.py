@@ -74,12 +74,13 @@ class Choices:
       rounds of ten. With Dirichlet 1 it is 2.6; one honest party of ten may be beyond it, and does
       lose weight. Steady disguises reach 5 to 9.
     - ``unshared``: how much of what lasts of a party's error the errors of the others may leave
-      unexplained (see `unshared`), in typical squares of what lasts; over (1 − λ̃)⁴, but one at
-      least. On MNIST honest parties reach 0.9 with Dirichlet 1, where the bar is 1, and 4 with
-      Dirichlet 0.1, where it is 11 or more. Disguises that last have 1.5 to 4. None: no bar.
-    - ``owner``: the share of its trust that a party keeps beyond these two bars, times λ̃²: where
-      errors last, it may be the only one to know something. With 0, one honest party of ten was
-      cut off with Dirichlet 0.1 in one run of nine, and 4 points were lost.
+      unexplained (see `unshared`), in typical squares of what lasts; over (1 − Λ)⁴, but one at
+      least. Λ is the largest λ̃ of all rounds. On MNIST honest parties reach 0.9 with Dirichlet 1,
+      where the bar is 1, and 6 with Dirichlet 0.1, where it is 6 or more. Disguises that last have
+      1.5 to 3. None: no bar.
+    - ``owner``: the share of its trust that a party keeps beyond these two bars, times Λ²: where
+      errors last, it may be the only one to know something. With 0, one honest party of ten was cut
+      off with Dirichlet 0.1 in one run of nine.
 
     Corroboration (see `passes.corroborate`):
 

@@ -20,7 +20,8 @@ The weight of a party is its vote times its trust.
   as well as chance allows, errors are independent noise, ρ = 1, and trust is inverse variance. If
   not, parties differ by more than noise, as they do when their data differ, and a party with a
   large s_j may be the only one that knows something. With a memory, errors that fade over rounds
-  are known to be noise (see `persistence`).
+  are known to be noise (see `persistence`). A party whose lasting error is far longer than others
+  have, or not explained by theirs (see `unshared`), is trusted less.
 
 If there are two camps of about equal size, each near its own members and far from the other camp,
 two explanations fit about equally well: either camp may collude. Then both are heard, and the

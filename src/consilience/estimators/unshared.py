@@ -14,8 +14,9 @@ error of a prediction by kriging:
 By chance, J − 1 others explain J − 2 of n coordinates: u_j is divided by 1 − (J − 2)/n.
 
 Where data differ more, somebody may be the only owner of a class, and nobody explains it either.
-How far that may be so shows in λ̃, the typical share of an error that lasts. The larger it is, the
-more a party may have for itself (see `persistence.most_lasting`).
+How far that may be so shows in Λ, the largest typical share of an error that lasted in any round
+(see `persistence.most_lasting`). The larger it is, the more a party may have for itself: the bar is
+the field `unshared` over (1 − Λ)⁴.
 """
 
 from __future__ import annotations
