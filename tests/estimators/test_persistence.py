@@ -1,5 +1,7 @@
 """Persistence: how much of an error lasts, and what follows from it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -212,18 +214,19 @@ def test_copies_near_the_middle_take_no_trust_from_those_who_differ_much():
         assert beside[loud] / beside["h0"] > least
 
 
-def rising(seed=0):
+def rising(size):
     """Half of each error lasts; then, as late in training, noise is four times as long."""
-    yield from world(0.5, bad=1, kind="lasting", rounds=15, seed=seed)
-    for sent in world(0.5, bad=1, kind="lasting", rounds=15, seed=seed):
+    yield from world(0.5, bad=1, kind="lasting", rounds=15, size=size)
+    for sent in world(0.5, bad=1, kind="lasting", rounds=15, size=size):
         middle = np.mean(list(sent.values()), axis=0)
         random = np.random.default_rng(int(1e6 * abs(middle[0])))
         yield {p: x + 3 * random.standard_normal(len(x)) for p, x in sent.items()}
 
 
-def test_what_lasted_once_is_remembered_in_the_file_too(tmp_path):
+@pytest.mark.parametrize("size", [2000, 9000])  # one set of trails, and two
+def test_what_lasted_once_is_remembered_in_the_file_too(size, tmp_path):
     memory = cs.Memory(seed=0)
-    found = after(rising(), memory)
+    found = after(rising(size), memory)
     past = memory.relay.evidence(len(found.parties))
     now = typical_lasting(past, 5, np.ones(11))
     assert now < 0.2 < 0.4 < memory.relay.lasted
@@ -262,6 +265,11 @@ def test_newcomers_are_heard_in_full_for_twice_as_many_rounds():
         past = Lasting(block, 2 * distances[:-1, -1], np.full(11, rounds))
         both = [how._kept(past, np.ones(11))[10] for how in (HOW, cs.Pairwise(unshared=None))]
         assert (both[0] < 0.5 * both[1]) == named
+    # Where more of an error lasted once, it may have more for itself.
+    free, bound = (
+        HOW._kept(replace(past, lasted=lasted), np.ones(11))[10] for lasted in (0.8, 0.6)
+    )
+    assert free == both[1] > 2 * bound
 
 
 def test_who_may_be_the_only_one_to_know_something_keeps_a_share():
