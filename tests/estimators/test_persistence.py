@@ -16,6 +16,7 @@ from consilience.estimators.persistence import (
     lasting_shares,
     lasting_squares,
     most_lasting,
+    now_lasting,
     slack_from,
     typical_lasting,
 )
@@ -249,6 +250,17 @@ def test_far_copies_cannot_make_lasting_errors_seem_to_fade(lasts):
     assert lasted[1] > lasted[0] - 0.03
     past = memory.relay.evidence(len(found.parties))
     assert typical_lasting(past, 5, np.ones(14)) < lasted[0] - 0.03
+
+
+def test_of_both_ways_to_tell_how_much_lasts_the_larger_counts():
+    """About a displaced median nothing lasts; between the parties half of each distance does."""
+    distances = np.full((6, 6), 1.0)
+    np.fill_diagonal(distances, 0.0)
+    past = Lasting(Block(tuple("abcde"), distances, 100.0), np.full(5, 100.0), np.full(5, 1e9))
+    pairs = replace(past, apart=2 * distances[:-1, :-1])
+    assert now_lasting(past, 5, np.ones(5)) == pytest.approx(0.01)
+    assert now_lasting(pairs, 5, np.ones(5)) == pytest.approx(0.5)
+    assert now_lasting(replace(pairs, rounds=np.ones(5)), 5, np.ones(5)) == 1  # all are newcomers
 
 
 def test_newcomers_are_heard_in_full_for_twice_as_many_rounds():
