@@ -116,7 +116,7 @@ def test_one_adversary_that_knows_the_bar():
         for head, cell in zip(heads, cells, strict=True):
             *before, size = head.split(": ")
             split = before[0] if before else split
-            attack = f"lone-{float(size.removeprefix('z = ')):g}"
+            attack = f"alie-{float(size.removeprefix('z = ')):g}"
             kind = {"heterogeneity": SPLITS[split], "attack": attack}
             assert same(cell, one("lone", "below", method=method.strip("`"), **kind))
 

@@ -6,6 +6,7 @@ from scipy import stats
 
 import consilience as cs
 from consilience.lab.attacks import (
+    AIMED,
     MALFORMED,
     NEEDS_AGGREGATOR,
     NEEDS_TRAINING,
@@ -198,6 +199,7 @@ def test_the_suite_is_complete_and_its_sets_are_of_it():
     assert {name for name, _ in SUITE.values()} == set(attacks()) - set(TRIGGERS)
     assert len({(name, str(settings)) for name, settings in SUITE.values()}) == len(SUITE) == 34
     assert set(SUITE) > NEEDS_TRAINING | NEEDS_AGGREGATOR | MALFORMED
+    assert not set(SUITE) & set(AIMED)
     knowledge = everything()
     for label, (name, settings) in SUITE.items():
         known = Knowledge(
@@ -211,11 +213,11 @@ def test_the_suite_is_complete_and_its_sets_are_of_it():
                 make(name, Knowledge(classes=10), **settings)
 
 
-@pytest.mark.parametrize("label", SUITE)
+@pytest.mark.parametrize("label", [*SUITE, *AIMED])
 @pytest.mark.parametrize("parties", [0, 1, 2, 7])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_any_honest_parties_and_no_adversaries(label, parties, dtype):
-    name, settings = SUITE[label]
+    name, settings = {**SUITE, **AIMED}[label]
     honest = honest_updates(parties=parties, dtype=dtype)
     before = honest.copy()
     attack = make(name, everything(), **settings)

@@ -16,7 +16,8 @@ Knowledge and its settings, returns an Attack, and is decorated with `register`.
     for label, (name, settings) in SUITE.items():
         attack = make(name, knowledge, **settings)
 
-Backdoors are not in it: they do not aim at accuracy, and have a benchmark of their own.
+Backdoors are not in it: they do not aim at accuracy, and have a benchmark of their own. `AIMED` has
+attacks whose settings were chosen with `pairwise` in mind. A benchmark runs them if they are named.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from consilience.lab.attacks.registry import (
 )
 
 __all__ = [
+    "AIMED",
     "MALFORMED",
     "NEEDS_AGGREGATOR",
     "NEEDS_TRAINING",
@@ -89,6 +91,17 @@ SUITE: dict[str, tuple[str, dict[str, Any]]] = {
     "zero": ("zero", {}),
     "wrong-shape": ("wrong_shape", {}),
     "missing-tensor": ("missing_tensor", {}),
+}
+
+# A disguise: each adversary adds noise of its own to μ − sd, as long as sd and the same in every
+# round, so that two of them have a correlation of one half, like honest parties with similar data.
+# And sizes below and above the bar on what lasts, between those of the suite.
+AIMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "disguise": ("alie", {"z": 1.0, "noise": 1.0, "steady": True}),
+    "alie-0.6": ("alie", {"z": 0.6}),
+    "alie-0.8": ("alie", {"z": 0.8}),
+    "alie-1.25": ("alie", {"z": 1.25}),
+    "alie-2": ("alie", {"z": 2.0}),
 }
 
 # Labels of the suite: attacks that need `train` or `aggregate` of their Knowledge, and attacks

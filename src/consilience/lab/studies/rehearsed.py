@@ -84,7 +84,7 @@ class Plan:
 
 
 # What is known to harm: one or four that send μ − sd, just below the bar on what lasts; above it;
-# the disguise that lasts (`studies.disguise`); and against μ.
+# the disguise that lasts (`attacks.AIMED`); and against μ.
 KNOWN = (
     Plan(z=0.8, against=0.0, sign=-1, noise=0.0, steady=True, wait=0, every=1),
     Plan(z=1.5, against=0.0, sign=-1, noise=0.0, steady=True, wait=0, every=1),
