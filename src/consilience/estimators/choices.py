@@ -70,9 +70,9 @@ class Choices:
     - ``enough_rounds``: in fewer equal rounds, chance leaves too much.
     - ``outlasting``: how large the lasting part of a party's error may be at full trust, in squared
       typical trails; over 1 − λ̃, the share of the typical error that fades, but four times as much
-      at most. On MNIST the bar is 1.5 where data are IID, and honest parties reach 1.1 in nine
-      rounds of ten. With Dirichlet 1 it is 2.6; one honest party of ten may be beyond it, and does
-      lose weight. Steady disguises reach 5 to 9.
+      at most. On MNIST with IID data the bar is 1.5. Honest parties reach 1.1 in nine rounds of
+      ten, disguises that last 5 to 9. With Dirichlet 1 the bar is 2.6, and one honest party of ten
+      may be beyond it.
     - ``unshared``: how much of what lasts of a party's error the errors of the others may leave
       unexplained (see `unshared`), in typical squares of what lasts; over (1 − Λ)⁴, but one at
       least. Λ is the largest λ̃ of all rounds. On MNIST honest parties reach 0.9 with Dirichlet 1,
@@ -87,7 +87,8 @@ class Choices:
     - ``corroborate``: whether a party counts in a coordinate only near others: True, False, or
       None, if there are enough parties and hardly any is the only one to know something.
     - ``mild``: parties differ mildly, or by noise, if no more than this share of most errors lasts:
-      then a party that stands alone also gets less weight. On MNIST it is 0.6 with Dirichlet 1.
+      then a party that stands alone also gets less weight. On MNIST up to 0.6 of them lasts with
+      Dirichlet 1.
     - ``settled``: errors hardly change if more than this share of the typical one lasts: then two
       witnesses that stand alone alike are heard. On MNIST it is 0.67 to 0.89 by federated
       averaging, and 0.95 to 0.99 with worker momentum and Dirichlet 0.1, or 0.76 to 0.9 if copies

@@ -77,20 +77,20 @@ def pairs_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float
 
 
 def now_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
-    """Return the typical λ of this round, where newcomers count as one: of both ways to tell, the
-    one by which more of an error lasts."""
+    """Return λ̃, the typical λ of this round: the larger of the two ways to tell it. For newcomers
+    λ is one."""
     about_median = middle(lasting_shares(seen, enough_rounds), weights)
     return max(about_median, pairs_lasting(seen, enough_rounds, weights))
 
 
 def lasts_of(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
-    """Return the typical λ of this round for a memory, which must not learn it from newcomers."""
+    """Return λ̃ for a memory, which must not learn it from newcomers."""
     about_median = typical_lasting(seen, enough_rounds, weights)
     return max(about_median, pairs_lasting(seen, enough_rounds, weights))
 
 
 def most_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
-    """Return the largest typical λ of all rounds, less than one. Late in training the noise of
+    """Return Λ, the largest λ̃ of all rounds, less than one. Late in training the noise of
     small batches outgrows what lasts, and λ falls, while data differ as before."""
     return min(max(seen.lasted, now_lasting(seen, enough_rounds, weights)), _MOST)
 
