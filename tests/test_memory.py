@@ -283,6 +283,16 @@ def test_damaged_trails_are_found_when_they_are_read(used, tmp_path, what, spoil
         cs.Memory.load(tmp_path / "memory.npz")
 
 
+def test_trails_without_a_place_are_no_trails(used, tmp_path):
+    used.save(tmp_path / "memory.npz")
+    with np.load(tmp_path / "memory.npz") as file:
+        arrays = dict(file)
+    arrays |= {"places0": arrays["places0"][:0], "means0": arrays["means0"][:, :0]}
+    np.savez(tmp_path / "memory.npz", **arrays)
+    with pytest.raises(cs.MemoryFileError, match="not a readable memory"):
+        cs.Memory.load(tmp_path / "memory.npz")
+
+
 @pytest.fixture
 def large():
     """A memory of a model too large to look at all of it, so that it has two sets of trails."""
@@ -341,6 +351,34 @@ def test_the_file_needs_no_pickle(used, tmp_path):
         header = json.loads(arrays["header"].tobytes())
     assert header["format"] == "consilience-memory"
     assert header["version"] == 3
+
+
+@pytest.mark.parametrize("size", [1e-61, 1e-65, 1e-150])
+def test_however_little_parties_differ_what_is_saved_is_read(tmp_path, size):
+    memory = cs.Memory(seed=0)
+    for told in (0.0, 0.0, 0.0, size):
+        updates = {party: np.zeros(300) for party in "abcd"} | {"eve": np.full(300, told)}
+        cs.aggregate(updates, memory=memory)
+    memory.save(tmp_path / "m.npz")
+    assert cs.Memory.load(tmp_path / "m.npz").rounds == 4
+
+
+def test_errors_may_fade_until_next_to_nothing_is_left(tmp_path):
+    memory = cs.Memory(decay=0.5, seed=0)
+    cs.aggregate(send(0), memory=memory)
+    for _ in range(419):
+        cs.aggregate({party: np.ones(120) for party in "abcd"}, memory=memory)
+    memory.save(tmp_path / "m.npz")
+    assert cs.Memory.load(tmp_path / "m.npz").rounds == 420
+
+
+def test_what_is_recalled_ends_with_this_round():
+    """Other evidence is scaled to the noise of the last block."""
+    random, memory, everybody = np.random.default_rng(0), cs.Memory(seed=0), "abcdef"
+    for ids in (everybody, everybody[:5]):
+        cs.aggregate({p: random.standard_normal(50) for p in ids}, memory=memory)
+    now = cs.Evidence.of({p: random.standard_normal(50) for p in everybody})
+    assert [len(block.parties) for block in memory.recall(now).blocks] == [5, 6]
 
 
 @pytest.mark.parametrize("method", REMEMBERING)

@@ -88,3 +88,25 @@ def test_a_newcomer_is_no_better_off_than_a_regular():
     for bias in (0.5, 1.0):
         regular = mean_weight(4, renamed(but=4), bias=bias)
         assert regular <= mean_weight(4, renamed(), bias=bias)
+
+
+def named_by_chance(regulars, new, rounds=16, directions=30):
+    """Honest parties whose errors live in few directions; some come always, others once. Return the
+    regulars' share of a fair weight in the last rounds, and the rounds in which any were named."""
+    random, shares, named = np.random.default_rng(0), [], 0
+    basis = random.standard_normal((directions, SIZE)) / np.sqrt(directions)
+    memory = cs.Memory(seed=0)
+    for k in range(rounds):
+        ids = [f"h{j}" for j in range(regulars)] + [f"n{j} of {k}" for j in range(new)]
+        errors = random.standard_normal((len(ids), directions)) @ basis
+        found = cs.aggregate(dict(zip(ids, errors, strict=True)), memory=memory)
+        shares.append(len(ids) / regulars * sum(found.weights[p] for p in ids[:regulars]))
+        named += bool(found.beliefs.groups)
+    return np.mean(shares[-LAST:]), named
+
+
+@pytest.mark.parametrize(("regulars", "new"), [(4, 6), (5, 10), (8, 6), (5, 5)])
+def test_honest_regulars_are_no_colluders_to_newcomers(regulars, new):
+    share, named = named_by_chance(regulars, new)
+    assert share > 0.8
+    assert named <= 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -100,7 +101,7 @@ class Memory:
         past = Evidence(self._before(now))
         if len({*past.parties, *now.parties}) > _COMPANY:
             past = past.among(_company(past, set(now.parties)))
-        return past + now
+        return Evidence(_followed(past.blocks, now))
 
     def _before(self, now: Evidence) -> tuple[Block, ...]:
         """Return the blocks of earlier rounds, discounted, without those that have faded."""
@@ -146,14 +147,10 @@ class Memory:
 
     def _with_round(self, now: Evidence) -> Evidence:
         """Return the evidence of all rounds, the latest last, without the oldest beyond a limit."""
-        blocks = {frozenset(block.parties): block for block in self._before(now)}
-        for block in now.blocks:
-            before = blocks.pop(frozenset(block.parties), None)
-            blocks[frozenset(block.parties)] = before.merged(block) if before else block
         kept: list[Block] = []
         parties: set[str] = set()
         distances = 0
-        for block in reversed(blocks.values()):
+        for block in reversed(_followed(self._before(now), now)):
             distances += block.distances.size
             parties.update(block.parties)
             many = distances > _MOST_DISTANCES or len(parties) > self.max_parties
@@ -265,6 +262,15 @@ def _joined(new: Known, old: Known) -> Known:
         latent = replace(latent, factors=factors, own=own)
     parties = (*new.parties, *(old.parties[j] for j in absent))
     return Known(parties, np.concatenate([new.noise, old.noise[absent]]), latent)
+
+
+def _followed(past: Iterable[Block], now: Evidence) -> tuple[Block, ...]:
+    """Return the blocks of earlier rounds and of this one, which come last."""
+    blocks = {frozenset(block.parties): block for block in past}
+    for block in now.blocks:
+        before = blocks.pop(frozenset(block.parties), None)
+        blocks[frozenset(block.parties)] = before.merged(block) if before else block
+    return tuple(blocks.values())
 
 
 def _company(past: Evidence, present: set[str]) -> set[str]:

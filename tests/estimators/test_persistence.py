@@ -37,6 +37,12 @@ def seen(left, squares, rounds):
     return Lasting(Block(parties, distances, 100.0), np.array(squares), np.array(rounds))
 
 
+def kept(past):
+    """What `kept_of` returns, if all are heard."""
+    everybody = np.ones(len(past.rounds))
+    return kept_of(past, 5, 3, now_lasting(past, 5, everybody), everybody)
+
+
 def world(lasts, *, honest=10, bad=0, kind="fresh", rounds=20, size=2000, directions=60, seed=0):
     """Rounds of parties whose errors live in few directions, as those of gradients do; ``lasts`` of
     each error is the same in every round. Gives each round's updates."""
@@ -118,22 +124,22 @@ positive = st.floats(1e-3, 1e3)
 )
 def test_bounds_and_units(left, squares, rounds, scale):
     found = seen(left, squares, rounds)
-    shares, kept = lasting_shares(found, 5), kept_of(found, 5, 3, np.ones(len(found.rounds)))
+    shares, own = lasting_shares(found, 5), kept(found)
     assert ((shares >= 0) & (shares <= 1)).all()
-    assert ((kept >= 0) & (kept <= 1)).all()
-    assert (kept[rounds < 5] == 1).all()  # a newcomer is not judged by its past
+    assert ((own >= 0) & (own <= 1)).all()
+    assert (own[rounds < 5] == 1).all()  # a newcomer is not judged by its past
     assert 1 <= slack_from(shares, 2 / 3, 0.25, 3) <= 3
     more = slack_from(np.minimum(1.1 * shares, 1), 2 / 3, 0.25, 3)
     assert more >= slack_from(shares, 2 / 3, 0.25, 3)
     scaled = seen(scale * left, scale * squares, rounds)
     np.testing.assert_allclose(lasting_shares(scaled, 5), shares, atol=1e-9)
-    np.testing.assert_allclose(kept_of(scaled, 5, 3, np.ones(6)), kept, rtol=1e-6)
+    np.testing.assert_allclose(kept(scaled), own, rtol=1e-6)
 
 
 def test_parties_that_always_agree_have_no_share_to_tell():
     found = seen(np.zeros(3), np.zeros(3), np.full(3, 9.0))
     assert lasting_shares(found, 5).tolist() == [1, 1, 1]
-    assert kept_of(found, 5, 3, np.ones(len(found.rounds))).tolist() == [1, 1, 1]
+    assert kept(found).tolist() == [1, 1, 1]
 
 
 def test_errors_that_fade_are_noise_and_those_that_last_are_data():
@@ -231,12 +237,34 @@ def test_what_lasted_once_is_remembered_in_the_file_too(size, tmp_path):
     past = memory.relay.evidence(len(found.parties))
     now = typical_lasting(past, 5, np.ones(11))
     assert now < 0.2 < 0.4 < memory.relay.lasted
-    assert most_lasting(past, 5, np.ones(11)) == memory.relay.lasted
+    assert most_lasting(past, now) == memory.relay.lasted
     memory.save(tmp_path / "memory.npz")
     assert cs.Memory.load(tmp_path / "memory.npz").relay.lasted == memory.relay.lasted
     for sent in world(0.0, rounds=3, size=2100):  # another model: it begins anew
         cs.aggregate(sent, memory=memory)
     assert memory.relay.lasted == 0
+
+
+def test_two_who_are_always_there_do_not_say_how_much_lasts():
+    """Eight of forty honest parties come to a round; two whose errors last always do."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    bias = random.standard_normal((2, 300))
+    for _ in range(12):
+        sent = {f"h{j}": random.standard_normal(300) for j in random.choice(40, 8, replace=False)}
+        sent |= {f"a{j}": bias[j] + 0.1 * random.standard_normal(300) for j in range(2)}
+        cs.aggregate(sent, memory=memory)
+    assert memory.relay.lasted < 0.1
+
+
+def test_two_who_are_equal_when_they_meet_are_no_error():
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    with np.errstate(all="raise", under="ignore"):
+        for k in range(9):
+            sent = {f"h{j}": random.standard_normal(300) for j in range(4)}
+            sent["a"] = 1e6 * random.standard_normal(300)
+            if k >= 7:  # never apart, while their averages are, by 10¹²
+                sent["b"] = sent["a"] = 1e-6 * sent["a"]
+            cs.aggregate(sent, memory=memory)
 
 
 @pytest.mark.parametrize("lasts", [0.3, 0.6, 0.9])

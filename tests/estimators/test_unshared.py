@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import consilience as cs
 import naive
 from consilience.beliefs import Lasting
-from consilience.estimators.persistence import most_lasting
+from consilience.estimators.persistence import most_lasting, now_lasting
 from consilience.estimators.unshared import kept_unshared, unexplained
 from consilience.evidence import Block
 
@@ -39,7 +39,7 @@ def kept(points, noise=None, rounds=PLENTY, lasted=0.0):
     """What parties keep that differ mildly: by default half of the typical error is fresh noise."""
     noise = np.median(np.mean(points**2, axis=1)) if noise is None else noise
     votes, past = np.ones(len(points)), replace(seen(points, noise, rounds), lasted=lasted)
-    most = most_lasting(past, 5.0, votes)
+    most = most_lasting(past, now_lasting(past, 5.0, votes))
     return kept_unshared(past, 5.0, UNSHARED / (1 - most) ** 4, votes)
 
 

@@ -56,6 +56,7 @@ from consilience.estimators.persistence import (
     lasting_shares,
     lasts_of,
     most_lasting,
+    now_lasting,
     slack_from,
     typical_lasting,
 )
@@ -142,9 +143,11 @@ class Pairwise(Choices):
         if past is not None:
             there = np.array([evidence.parties.index(party) for party in past.block.parties])
             left, slack = Evidence((past.block,)), found[0].first.slack
+            # An average over more rounds is like more samples: what has faded is no shared voice.
+            samples = known[there] * past.rounds / np.median(past.rounds)
 
             def averages(camp: Positions | None = None) -> Reading:
-                return read(self, left, known[there], slack, slack, lasts, camp)
+                return read(self, left, samples, slack, slack, lasts, camp)
 
             found.append(Source(there, averages(), averages, self.together, _THREE))
         return found
@@ -234,8 +237,9 @@ class Pairwise(Choices):
         Where errors last, it may be the only one to know something, and keeps some. If that were
         forgotten, its error would grow, and its trust fall further.
         """
-        most = most_lasting(past, self.enough_rounds, heard)
-        kept = kept_of(past, self.enough_rounds, self.outlasting, heard)
+        lasts = now_lasting(past, self.enough_rounds, heard)
+        most = most_lasting(past, lasts)
+        kept = kept_of(past, self.enough_rounds, self.outlasting, lasts, heard)
         if self.unshared is not None:
             # In the first rounds, too little is known of how much lasts.
             known = _LONGER * self.enough_rounds
@@ -263,12 +267,13 @@ class Pairwise(Choices):
 
 
 def _heard(evidence: Evidence, weights: tuple[Vector, ...], past: Lasting | None) -> Vector:
-    """Return the weights of the parties with a past, in all blocks together."""
-    heard = np.zeros(len(evidence.parties))
-    for members, each in zip(evidence.members, weights, strict=True):
-        heard[members] += each
-    parties = () if past is None else past.block.parties
-    return heard[np.array([evidence.parties.index(party) for party in parties], np.intp)]
+    """Return the weights of this round's parties, in the order of their averages. Those of earlier
+    rounds must not add up, or a few who always come would decide what is typical."""
+    if past is None:
+        return np.empty(0)
+    at = evidence.find(past.block.parties)
+    found = dict(zip(evidence.blocks[at].parties, weights[at], strict=True))
+    return np.array([found[party] for party in past.block.parties])
 
 
 class _View(NamedTuple):

@@ -66,9 +66,9 @@ def pairs_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float
         return 0.0
     fresh = 0.5 / np.maximum(seen.rounds, 1.0)
     fresh = np.minimum(fresh[:, None] + fresh, _MOST)  # what noise leaves of a squared distance
-    ratios = seen.block.distances[:-1, :-1] / np.maximum(seen.apart, _TINY)
-    shares = np.clip((ratios - fresh) / (1 - fresh), 0.0, 1.0)
-    heard = np.where(seen.apart > 0, known, 0.0)
+    left, met = seen.block.distances[:-1, :-1], seen.apart > 0
+    shares = np.clip((left / np.where(met, seen.apart, np.inf) - fresh) / (1 - fresh), 0.0, 1.0)
+    heard = np.where(met, known, 0.0)
     np.fill_diagonal(heard, 0.0)
     there = (known > 0) & heard.any(axis=1)
     if not there.any():
@@ -89,10 +89,11 @@ def lasts_of(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
     return max(about_median, pairs_lasting(seen, enough_rounds, weights))
 
 
-def most_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float:
-    """Return Λ, the largest λ̃ of all rounds, less than one. Late in training the noise of
-    small batches outgrows what lasts, and λ falls, while data differ as before."""
-    return min(max(seen.lasted, now_lasting(seen, enough_rounds, weights)), _MOST)
+def most_lasting(seen: Lasting, lasts: float) -> float:
+    """Return Λ, the largest λ̃ of all rounds, this one's included, and less than one. Late in
+    training the noise of small batches outgrows what lasts, and λ falls, while data differ as
+    before."""
+    return min(max(seen.lasted, lasts), _MOST)
 
 
 def known_to_last(seen: Lasting, how: Choices) -> float:
@@ -112,9 +113,12 @@ def slack_from(shares: Vector, fading: float, lasting: float, most_slack: float)
     return 1 + (most_slack - 1) * min(1.0, typical / lasting)
 
 
-def kept_of(seen: Lasting, enough_rounds: float, outlasting: float, weights: Vector) -> Vector:
-    """Return the share of its trust that each party keeps: less if the lasting part of its error is
-    large beside the typical trail, which includes what chance leaves. Newcomers keep all of it.
+def kept_of(
+    seen: Lasting, enough_rounds: float, outlasting: float, lasts: float, weights: Vector
+) -> Vector:
+    """Return the share of its trust that each party keeps, if ``lasts`` is λ̃: less if the lasting
+    part of its error is large beside the typical trail, which includes what chance leaves.
+    Newcomers keep all of it.
 
     The bar is ``outlasting`` typical trails where errors are fresh noise. The more of them lasts,
     the more honest parties differ in their trails, and the higher the bar. Beyond it, trust falls
@@ -122,7 +126,6 @@ def kept_of(seen: Lasting, enough_rounds: float, outlasting: float, weights: Vec
     than training under a lasting bias makes errors grow. What is typical goes by weight, or copies
     near the middle would lower the bar for everybody else.
     """
-    lasts = now_lasting(seen, enough_rounds, weights)
     most = outlasting / max(1 - lasts, _LEAST_FRESH) * middle(seen.left, weights)
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
     kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0) ** 2

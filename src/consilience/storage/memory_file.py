@@ -28,6 +28,7 @@ _VERSION = 3  # version 2 has no past and no max_parties, and its trails are flo
 MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
 _MOST_COORDINATES = 2.0**48  # in one round: a petabyte
+_LARGEST = 1e60  # no number that valid updates lead to is larger, or smaller than one over it
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +228,7 @@ def _trails(
     places = _taken(arrays, f"places{t}", (arrays[f"places{t}"].size,), np.int64).astype(np.intp)
     rounds = _taken(arrays, f"rounds{t}", (len(parties),))
     means = _taken(arrays, f"means{t}", (len(parties), len(places)), dtype)
-    if (np.diff(places, prepend=-1, append=size) <= 0).any():
+    if not places.size or (np.diff(places, prepend=-1, append=size) <= 0).any():
         raise ValueError(f"the places of the trails do not ascend from 0 to {size}")
     if not (np.isfinite(means).all() and _within(rounds, np.nextafter(0, 1), most)):
         raise ValueError(f"a trail is not of numbers, or not of 1 to {most} rounds")
@@ -235,7 +236,7 @@ def _trails(
         return Trails(size, places, parties, rounds, kept(means), age)
     squares = _taken(arrays, f"squares{t}", (len(parties),))
     effective = _taken(arrays, f"effective{t}", (len(parties),))
-    if not (_plausible(squares, 2) and (squares >= 0).all() and _within(effective, 1, most + 1)):
+    if not (_within(squares, 0, _LARGEST**2) and _within(effective, 1, most + 1)):
         raise ValueError("a trail's errors are no sensible squares, or of no sensible rounds")
     return Trails(size, places, parties, rounds, kept(means), age, squares, effective)
 
@@ -253,7 +254,7 @@ def _taken(
 def _plausible(array: Array, power: int = 1) -> bool:
     """Tell whether all numbers are zero or of a size that valid updates can lead to."""
     sizes = np.abs(array[array != 0])
-    return _within(sizes, 1e-60**power, 1e60**power)
+    return _within(sizes, _LARGEST**-power, _LARGEST**power)
 
 
 def _within(array: Array, low: float = -np.inf, high: float = np.inf) -> bool:
