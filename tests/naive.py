@@ -922,7 +922,10 @@ def read_trails(rounds, now, slack, how, camp):
     """What the distances between the parties' average errors tell."""
     trails, K = trails_of(rounds, now), size_of(rounds[-1])
     D = {(a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b}
-    return read_pairs(now, D, dict.fromkeys(D, K), dict.fromkeys(now, K), slack, how, camp)
+    count = {a: sum(a in updates for updates in rounds) for a in now}
+    stay = {a: count[a] / np.median(list(count.values())) for a in now}
+    total = dict.fromkeys(now, K)
+    return read_pairs(now, D, dict.fromkeys(D, K), total, slack, how, camp, stay=stay)
 
 
 def persistence(rounds, now, how):
@@ -952,9 +955,10 @@ def median_of(updates):
     return np.array([np.median([x[k] for x in updates.values()]) for k in range(size_of(updates))])
 
 
-def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
+def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=(), stay=None):
     """Levels, slack, the typical level, and how much of a voice each pair shares. A pair, and a
-    party, counts as much as was seen of it. With a camp, the fit starts from it alone."""
+    party, counts as much as was seen of it. With a camp, the fit starts from it alone. Averages of
+    parties who ``stay`` longer are quieter."""
     smallest = min(value for value in D.values() if value > 0)
     n = np.median([seen[pair] for pair in D])
     D, own = drawn_together(names, D, seen, n)
@@ -1005,7 +1009,8 @@ def read_pairs(names, D, seen, total, slack, how, camp=(), blocks=()):
         shared = {}
         for a, b in D:
             expected = expected_apart(a, b, s, blocks)
-            expected = max(expected, how.quietest_pair * (1 - slack**-2) * t)
+            quiet = sum(0.5 / max(stay[x] if stay else 1, 1) for x in (a, b))
+            expected = max(expected, quiet * how.quietest_pair * (1 - slack**-2) * t)
             spread = 2 / 9 / (known * seen[a, b])
             rarely = max(how.few / (how.few + known * n), min(1, present / how.many) ** 3)
             rarely *= how.deviations

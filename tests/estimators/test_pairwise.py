@@ -79,6 +79,22 @@ def test_equals_its_equations_over_many_rounds(lasts, unshared):
     assert found.weights == pytest.approx(weights, rel=1e-2, abs=1e-4)
 
 
+def test_equals_its_equations_where_most_are_new():
+    """Four always come, of whom two collude; five come once."""
+    random, rounds = np.random.default_rng(0), []
+    few, own = random.standard_normal((60, 200)), random.standard_normal(60)
+    for k in range(6):
+        errors = random.standard_normal((9, 60))
+        errors[2:4] = 0.6 * errors[2:4] + 0.8 * own
+        ids = [f"h{j}" for j in range(4)] + [f"n{j} of {k}" for j in range(5)]
+        rounds.append(dict(zip(ids, random.standard_normal(200) + errors @ few, strict=True)))
+    memory = cs.Memory(decay=1.0)
+    for updates in rounds:
+        found = cs.aggregate(updates, cs.Pairwise(3.0, 300), memory)
+    expected = naive.pairwise(rounds, slack=3.0)[2]
+    assert found.weights == pytest.approx(expected, rel=1e-2, abs=1e-4)
+
+
 @pytest.mark.parametrize("slack", [1.0, 2.0, 3.0])
 def test_equals_its_equations_with_any_slack(slack):
     rounds, _ = scenario("one round", size=60)
