@@ -690,14 +690,20 @@ def pairwise_round(rounds, how):
             views.append((worse, read_rounds(names, blocks, total, how, camp), camp))
     views.sort(key=lambda view: view[0])
     heard = [1 - (worse - views[0][0]) for worse, *_ in views]
-    weights = dict.fromkeys(now, 0.0)
+    heard = [max(share, 0.0) for share in heard]
+    told = []  # the share of an explanation, its weights, and whom it trusts
     for share, (_, view, camp) in zip(heard, views, strict=True):
         if share > 0:
-            whole = sum(other for other in heard if other > 0)
-            torn = share < whole
-            mine = weigh_pairs(rounds, view, past, first.slack, how, camp, torn)
-            for a in now:
-                weights[a] += share / whole * mine[a]
+            torn = share < sum(heard)
+            told.append((share, *weigh_pairs(rounds, view, past, first.slack, how, camp, torn)))
+    shares = []  # of all that trust the same, the largest
+    for share, _, trusts in told:
+        same = [other for other, _, theirs in told if theirs == trusts]
+        shares.append(share * max(same) / sum(same))
+    weights = dict.fromkeys(now, 0.0)
+    for share, (_, mine, _) in zip(shares, told, strict=True):
+        for a in now:
+            weights[a] += share / sum(shares) * mine[a]
     for a in now:  # nobody alone
         weights[a] = min(weights[a], sum(w for b, w in weights.items() if b != a))
     best, whole = views[0][1], sum(weights.values())
@@ -800,7 +806,7 @@ def camps(names, view, size, league, fewest):
 
 
 def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
-    """Weights of the last round that follow from levels and shared voices."""
+    """Weights of the last round that follow from levels and shared voices, and who is trusted."""
     now, s, slack, t, shared = list(rounds[-1]), view.s, view.slack, view.t, dict(view.shared)
     ordered, half = sorted(np.log(list(s.values()))), len(s) // 2
     width = min(high - low for low, high in zip(ordered, ordered[half:], strict=False))
@@ -840,7 +846,9 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
         kept = {a: max(share, how.owner * most**2) for a, share in kept.items()}
     weights = {a: vote(a, now) * trusted(a) * kept.get(a, 1) for a in now}
     whole = sum(weights.values())
-    return {a: w / whole for a, w in weights.items()}
+    of_all = {a: vote(a, s) * trusted(a) * kept.get(a, 1) for a in now}
+    trusts = {a for a in now if of_all[a] >= max(of_all.values()) / 2}
+    return {a: w / whole for a, w in weights.items()}, trusts
 
 
 def unshared(rounds, past, votes, bar):

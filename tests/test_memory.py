@@ -372,6 +372,19 @@ def test_errors_may_fade_until_next_to_nothing_is_left(tmp_path):
     assert cs.Memory.load(tmp_path / "m.npz").rounds == 420
 
 
+def test_a_level_however_far_from_the_typical_one_is_read_again(tmp_path):
+    """All honest parties send the same, once, and two throw-away ids something else."""
+    random, memory, same = np.random.default_rng(0), cs.Memory(seed=0), np.zeros(1000)
+    little = same.copy()
+    little[0] = 1e-46
+    sent = {f"p{j}": same for j in range(7)} | {"eve": little, "mallory": same + 1e50}
+    cs.aggregate(sent, memory=memory)
+    for _ in range(70):  # until that round is no longer evidence
+        cs.aggregate({f"p{j}": random.standard_normal(1000) for j in range(7)}, memory=memory)
+    memory.save(tmp_path / "m.npz")
+    assert cs.Memory.load(tmp_path / "m.npz").rounds == 71
+
+
 def test_what_is_recalled_ends_with_this_round():
     """Other evidence is scaled to the noise of the last block."""
     random, memory, everybody = np.random.default_rng(0), cs.Memory(seed=0), "abcdef"

@@ -37,6 +37,19 @@ def test_suspects_are_the_rejected_and_those_who_move_together(method, copies, b
     assert list(found.value.rejected) == [f"b{j}" for j in range(bad)]
 
 
+@pytest.mark.parametrize("method", ["pairwise", "mean"])
+def test_ids_that_never_come_again_make_no_suspects(method):
+    """They copy everybody, in one round, beside strangers, so that it counts."""
+    memory, require = cs.Memory(seed=0), cs.Require(suspects=0.5)
+    random = np.random.default_rng(0)
+    for k in range(8):
+        updates = {f"h{j}": random.standard_normal(3000) for j in range(5)}
+        if k == 3:
+            updates |= {f"x{j}": updates[f"h{j}"].copy() for j in range(5)}
+            updates |= {f"s{j}": 1.5 * random.standard_normal(3000) for j in range(10)}
+        cs.aggregate(updates, method, memory, require=require)
+
+
 def test_a_nan_that_no_sample_sees_counts_too():
     updates = {str(j): x for j, x in enumerate(np.random.default_rng(0).standard_normal((8, 400)))}
     many = {party: np.tile(x, 4000).astype(np.float32) for party, x in updates.items()}

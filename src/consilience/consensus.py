@@ -81,7 +81,7 @@ class Consensus(Shown):
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of parties that move together."""
+        """The sets of the round's parties that move together."""
         return () if self.judgement is None else self.judgement.groups
 
     @property

@@ -32,13 +32,14 @@ log = logging.getLogger("consilience")
 _COMPANY = 50  # so many parties are always inferred together, at next to no cost
 _MOST_BLOCKS = 100  # with the usual decay 66 rounds are remembered
 _MOST_DISTANCES = 2**23  # in all blocks, 64 MB
+_FARTHEST = 138.0  # 10⁶⁰, as a logarithm: a level so far from the typical one says no more
 
 
 class Memory:
     """What earlier rounds taught about the parties.
 
     Pass the same memory to every `aggregate` of a federation. It changes only when a round
-    succeeds.
+    succeeds (but for random numbers, which a refused round draws, too).
 
     Args:
         decay: how much a round's evidence counts one round later: with 1 nothing is forgotten,
@@ -172,6 +173,7 @@ class Memory:
             share = before.worth / np.maximum(worth + before.worth, 1e-300)
             levels, worth = levels + share * (np.log(before.levels) - levels), worth + before.worth
         told = np.flatnonzero(np.isfinite(levels) & (worth > 0))
+        levels = np.clip(levels, -_FARTHEST, _FARTHEST)
         found = Past(tuple(parties[j] for j in told), np.exp(levels[told]), worth[told])
         absent = _absent(found.parties, old.parties) if old else []
         if old is None or not absent:

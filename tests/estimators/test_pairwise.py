@@ -18,7 +18,7 @@ from consilience.estimators.certainty import beyond_chance
 from consilience.estimators.changes import on_one_scale
 from consilience.estimators.choices import ALLOWED
 from consilience.estimators.levels import Descent, covariance_of, fit_camp, fit_levels
-from consilience.estimators.pairwise import _camps, _View
+from consilience.estimators.pairwise import _camps
 from consilience.estimators.reasons import groups_of
 from consilience.estimators.weighing import trust, votes
 from consilience.evidence import Block, pooled_distances
@@ -122,6 +122,18 @@ def test_two_camps_are_weighed_as_the_equations_say(rounds):
     assert found.weights == pytest.approx(naive.pairwise(sent)[2], rel=1e-2, abs=1e-4)
 
 
+def test_two_camps_of_which_not_all_are_there_are_weighed_as_the_equations_say():
+    """Of the second one somebody else is away in each round."""
+    sent = [two_camps(4, 5, 60, seed) for seed in range(7)]
+    for k, updates in enumerate(sent):
+        del updates[f"b{4 + k % 5}"]
+    memory = cs.Memory(decay=1.0)
+    for updates in sent:
+        found = cs.aggregate(updates, cs.Pairwise(max_iterations=300), memory)
+    assert len(found.camps) == 2
+    assert found.weights == pytest.approx(naive.pairwise(sent)[2], rel=1e-2, abs=1e-4)
+
+
 @pytest.mark.parametrize("rounds", [1, 12])
 @pytest.mark.parametrize("each", [2, 3, 5, 20])
 def test_of_two_equal_camps_both_are_heard_and_that_is_said(each, rounds):
@@ -164,12 +176,44 @@ def test_averages_tell_that_two_camps_are_equal_where_noise_hides_it():
 
 
 def test_views_that_trust_the_same_parties_are_no_camps():
-    def view(*trusts):
-        return _View(None, [], None, None, np.array(trusts))
-
-    everybody, first = view(True, True), view(True, False)
+    everybody, first = np.array([True, True]), np.array([True, False])
     assert _camps(("a", "b"), [everybody, everybody]) == ()
-    assert _camps(("a", "b"), [everybody, first]) == (("a", "b"), ("a",))
+    assert _camps(("a", "b"), [everybody, first, everybody]) == (("a", "b"), ("a",))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_camp_is_heard_twice(seed):
+    """Of one camp somebody else is away in each round, so this round and the averages over rounds
+    have other members of it."""
+    random, memory = np.random.default_rng(seed), cs.Memory(seed=0)
+    apart = 2 * random.standard_normal(3000)
+    for k in range(16):
+        truth = random.standard_normal(3000)
+        sent = {f"a{j}": truth + 0.3 * random.standard_normal(3000) for j in range(5)}
+        sent |= {
+            f"b{j}": truth + apart + 0.4 * random.standard_normal(3000)
+            for j in range(6)
+            if j != k % 6
+        }
+        found = cs.aggregate(sent, memory=memory)
+        assert 0.4 < sum(found.weights[f"a{j}"] for j in range(5)) < 0.6
+        assert sorted(found.camps) == [
+            tuple(sorted(party for party in sent if party[0] == side)) for side in "ab"
+        ]
+
+
+def test_who_is_not_there_moves_with_nobody():
+    """Two links the others, and then never comes again."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    for k in range(6):
+        sent = {f"h{j}": random.standard_normal(3000) for j in range(5)}
+        if k == 3:
+            sent |= {f"x{j}": sent[f"h{j}"].copy() for j in range(5)}
+            sent |= {f"s{j}": 1.5 * random.standard_normal(3000) for j in range(10)}
+        found = cs.aggregate(sent, memory=memory)
+        assert bool(found.groups) == (k == 3)
+    assert not any("moves with" in why for why in found.reasons.values())
+    assert cs.aggregate({"h0": sent["h0"]}, memory=memory).groups == ()
 
 
 @pytest.mark.parametrize("count", [5, 7])
@@ -658,7 +702,7 @@ def test_partial_participation_uses_what_was_seen_together():
         X["c1"] = X["c2"] = X["c0"]
         asked = [*random.choice(names[:6], 4, replace=False), *random.choice(names[6:], 2, False)]
         found = cs.aggregate({name: X[name] for name in asked}, memory=memory)
-    assert found.groups == (("c0", "c1", "c2"),)  # though never all three took part
+    assert found.groups == (("c0", "c2"),)  # c1 is not there
     bad = sum(w for name, w in found.weights.items() if name.startswith("c"))
     assert bad == pytest.approx(0.5 / 4.5, abs=0.03)  # two copies: half a vote beside four
 

@@ -88,6 +88,18 @@ def test_trusted_counts_at_the_ends_of_the_range(counts):
     assert max(found.weights.values()) <= 0.5 + 1e-12
 
 
+def test_trusted_counts_of_parties_who_agree():
+    counts, memory = {"a": 10, "b": 20, "c": 30}, cs.Memory(seed=0)
+    random = np.random.default_rng(1)
+    with np.errstate(all="raise", under="ignore"):
+        for sent in (
+            {p: random.standard_normal(50) for p in counts},
+            dict.fromkeys(counts, np.ones(50)),
+        ):
+            found = cs.aggregate(sent, memory=memory, sample_counts=counts, trusted_counts=True)
+    assert (found.value == 1).all()
+
+
 @pytest.mark.parametrize("factor", [1000, -1000])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_hospital_cannot_move_a_large_federation(seed, factor):

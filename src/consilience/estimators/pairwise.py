@@ -102,17 +102,24 @@ class Pairwise(Choices):
         if past is not None:
             at = [evidence.parties.index(party) for party in past.block.parties]
             past = replace(past, apart=pooled_distances(evidence)[0][np.ix_(at, at)])
+        there = _there(evidence, given)
         sources = self._sources(evidence, given, past)
-        views = [
-            self._weighed(evidence, given, past, explanation, sources)
-            for explanation in explanations(self, sources)
+        views = _once_each(
+            [
+                self._weighed(evidence, given, past, explanation, sources, there)
+                for explanation in explanations(self, sources)
+            ]
+        )
+        seen, present = views[0].seen, tuple(evidence.parties[j] for j in there)
+        said = [
+            sum(view.share * w for view, w in zip(views, each, strict=True))
+            for each in zip(*(view.weights for view in views), strict=True)
         ]
-        seen, parties = views[0].seen, evidence.parties
-        said = [sum(each) for each in zip(*(view.weights for view in views), strict=True)]
         weights, lengths = self._bounded(evidence, given, said)
         heard = _heard(evidence, weights, past)
-        # What is said about parties must hold in every view.
-        groups = groups_of(parties, reduce(np.minimum, [v.shared for v in views]), self.together)
+        # What is said about parties must hold in every view, and of those who are there.
+        shared = reduce(np.minimum, [view.shared for view in views])[np.ix_(there, there)]
+        groups = groups_of(present, shared, self.together)
         relative = reduce(np.minimum, [view.relative for view in views])
         return Beliefs(
             evidence,
@@ -126,7 +133,7 @@ class Pairwise(Choices):
             reasons=self._reasons(evidence, seen, groups, relative, lengths),
             slack=seen.slack,
             corroboration=self._corroboration(past, heard),
-            camps=_camps(parties, views),
+            camps=_camps(present, [view.trusts for view in views]),
             lasts=0.0 if past is None else lasts_of(past, self.enough_rounds, heard),
         )
 
@@ -159,8 +166,9 @@ class Pairwise(Choices):
         past: Lasting | None,
         explanation: Explanation,
         sources: list[Source],
+        present: Positions,
     ) -> _View:
-        """Return the weights that follow from an explanation, times its share."""
+        """Return the weights that follow from an explanation."""
         share, seen, camp = explanation
         shared, counts = seen.shared, self._samples(evidence, given)[0]
         relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
@@ -176,14 +184,14 @@ class Pairwise(Choices):
             shared[at] = np.maximum(shared[at], lasting.shared)
             heard = votes(shared[at], self.vote_power)
             trusted[there] *= self._kept(past, heard)
-        trusts = heaviest(votes(shared, self.vote_power) * trusted)
+        trusts = heaviest((votes(shared, self.vote_power) * trusted)[present])
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1
         for members in evidence.members:
             mine = shared if alone else shared[np.ix_(members, members)]
             w = votes(mine, self.vote_power) * trusted[members]
-            weights.append(share * w / w.sum())
-        return _View(seen, weights, shared, relative, trusts)
+            weights.append(w / w.sum())
+        return _View(share, seen, weights, shared, relative, trusts)
 
     def _bounded(
         self, evidence: Evidence, given: Given, said: list[Vector]
@@ -279,18 +287,31 @@ def _heard(evidence: Evidence, weights: tuple[Vector, ...], past: Lasting | None
 class _View(NamedTuple):
     """What follows from an explanation."""
 
+    share: float
     seen: Reading
-    weights: list[Vector]  # of each block, times the share of the view
+    weights: list[Vector]  # of each block
     shared: Matrix  # includes what averages over rounds tell
     relative: Vector  # (J,): levels relative to the typical one, with the past
-    trusts: Mask  # (J,)
+    trusts: Mask  # of this round's parties
 
 
-def _camps(parties: tuple[str, ...], views: list[_View]) -> tuple[tuple[str, ...], ...]:
+def _there(evidence: Evidence, given: Given) -> Positions:
+    """Return the positions of this round's parties; all, if it is not known who they are."""
+    now = evidence.parties if given.now is None else given.now.parties
+    return np.flatnonzero(np.isin(evidence.parties, now))
+
+
+def _once_each(views: list[_View]) -> list[_View]:
+    """Return the views with shares in which no camp is heard twice: those that trust the same
+    parties have the largest of their shares together. The readings of a round and of averages may
+    differ in who belongs to a camp, and then tell of it twice."""
+    same = [[v.share for v in views if (v.trusts == view.trusts).all()] for view in views]
+    shares = [v.share * max(each) / sum(each) for v, each in zip(views, same, strict=True)]
+    return [v._replace(share=x / sum(shares)) for v, x in zip(views, shares, strict=True)]
+
+
+def _camps(parties: tuple[str, ...], trusts: list[Mask]) -> tuple[tuple[str, ...], ...]:
     """Return whom each view trusts; nobody if all of them trust the same parties."""
-    if len({view.trusts.tobytes() for view in views}) == 1:
-        return ()
-    return tuple(
-        tuple(party for party, there in zip(parties, view.trusts, strict=True) if there)
-        for view in views
-    )
+    camps = [tuple(p for p, is_in in zip(parties, each, strict=True) if is_in) for each in trusts]
+    distinct = tuple(dict.fromkeys(camps))
+    return distinct if len(distinct) > 1 else ()

@@ -19,6 +19,7 @@ from consilience.updates.votes import at_most_a_third, at_most_half, between_hal
 
 # Guards against rounding and endless loops, not parameters of the method.
 _TINY = 1e-300  # instead of zero as a divisor
+_LEAST = 1e-100  # of relative levels: zero has no logarithm
 _SHORTEST = 0.5  # of the noise of the closest two: shorter lengths are not compared
 _MOST_TURNS, _STEADY = 20, 1e-6  # iterations of the bound on pulls, and the change that ends them
 _HALF = 0.5  # of the heaviest: who weighs as much is trusted, too
@@ -33,7 +34,7 @@ def votes(shared: Matrix, power: float) -> Vector:
 
 def heaviest(weights: Vector) -> Mask:
     """Tell which parties weigh at least half as much as the heaviest."""
-    found: Mask = weights >= _HALF * weights.max()
+    found: Mask = weights >= _HALF * weights.max(initial=0.0)
     return found
 
 
@@ -91,7 +92,7 @@ def fewness(relative: Vector, samples: Vector, heed: Vector) -> Vector:
     """
     if (samples == 1).all():
         return samples
-    each = typical_of(relative * samples, at_most_a_third(heed))
+    each = typical_of(np.maximum(relative * samples, _LEAST), at_most_a_third(heed))
     return np.minimum(1.0, samples / each)
 
 
