@@ -164,6 +164,18 @@ def test_adversaries_who_ask_the_aggregator():
     assert f"{sum(b >= -3 for b in hard)} of 12 are within 3." in text
 
 
+def test_byzfls_protocol():
+    _, *rows = table("robustness.md", "| method | attack | f = 1")
+    for method, attack, *cells in rows:
+        for count, cell in enumerate(cells, start=1):
+            if method.startswith("`") and cell != "–":
+                kind = {"method": method.strip("`"), "attack": attack, "adversaries": count}
+                (row,) = data("robustness-byzfl", **kind)
+                final, best = cell.split(" / ")
+                assert same(final, row["final"], 3)
+                assert same(best, row["best"], 3)
+
+
 def test_adversaries_who_rehearse():
     (_, _, _, *methods), *rows = table("robustness.md", "| split | momentum | adversaries who")
     quoted = 0
