@@ -8,6 +8,7 @@ import pytest
 
 import consilience as cs
 from consilience.consensus import Consensus
+from consilience.estimators.reasons import Lasts, explain
 
 
 def honest(count: int, size: int, seed: int = 0, noise: float = 1.0) -> dict[str, np.ndarray]:
@@ -59,6 +60,17 @@ def test_a_memory_judges_whatever_the_method():
         found = cs.aggregate(sent, "mean", memory=memory)
     assert found.groups == (("h4", "h5"),)
     assert set(cs.aggregate(honest(6, 500, 7), "mean", memory=memory).reasons) == {"h4", "h5"}
+
+
+def test_what_lasts_is_told_of_a_party_if_all_explanations_agree():
+    one = Lasts(np.array([2.0, 3.0, 0.0]), np.array([True, False, True]))
+    two = Lasts(np.array([4.0, 0.0, 0.0]), np.array([True, True, False]))
+    usual = np.ones(3)
+    assert explain("abc", [], usual, usual, lasting=one.both(two)) == {
+        "a": "errs the same way over rounds, 2× the typical; "
+        "errs over rounds as no mixture of the others does"
+    }
+    assert explain("abc", [], usual, usual) == {}
 
 
 def test_an_estimator_that_tells_is_believed():

@@ -1,5 +1,6 @@
 """Persistence: how much of an error lasts, and what follows from it."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -191,6 +192,16 @@ def test_who_errs_the_same_way_in_a_world_of_noise_is_trusted_less(slack):
         weight = [sum(c.weights[f"a{j}"] for j in range(bad)) for c in (now, then)]
         assert weight[0] < 0.7 * weight[1]
         assert weight[0] < bad / (10 + bad)
+
+
+def test_who_is_heard_less_for_what_lasts_is_told():
+    memory = cs.Memory(seed=0)
+    for sent in world(0.0, bad=1, kind="lasting"):
+        found = cs.aggregate(sent, memory=memory)
+        weights = found.weights
+        less = {p for p, w in weights.items() if w < 0.4 * np.median([*weights.values()])}
+        assert set(found.reasons) == less
+    assert re.fullmatch(r"errs the same way over rounds, [\d.]+× the typical", found.reasons["a0"])
 
 
 def test_a_lone_error_that_lasts_counts_less_where_most_differ_mildly():

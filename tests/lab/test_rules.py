@@ -1,4 +1,4 @@
-"""FLAME and FoolsGold against their formulas, written out coordinate by coordinate."""
+"""FLAME, FoolsGold and BRA against their formulas, written out coordinate by coordinate."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 import consilience
 from consilience.lab.experiments.lineup import TOLD, method_of
-from consilience.lab.rules import RULES, Flame, FoolsGold
+from consilience.lab.rules import RULES, Bayesian, Flame, FoolsGold
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -86,6 +86,40 @@ def test_fools_gold_compares_sums_over_rounds() -> None:
 
 def test_copies_alone_make_no_step() -> None:
     assert not FoolsGold()(np.ones((4, 3), np.float32)).any()
+
+
+def bayesian(rows: np.ndarray) -> np.ndarray:
+    """EM for parties that are honest with probability rho, coordinate by coordinate."""
+    rho, y = 0.95, sum(rows) / len(rows)
+    q = [1.0] * len(rows)
+    for _ in range(100):
+        d = [math.dist(row, y) for row in rows]
+        variance = sum(a * b * b for a, b in zip(q, d, strict=True)) / sum(q)
+        p = [math.exp(-b * b / 2 / variance) / math.sqrt(2 * math.pi * variance) for b in d]
+        q = [rho * a / (rho * a + 1 - rho) for a in p]
+        rho = max(0.5, sum(q) / len(q))
+        before, y = y, sum(a * row for a, row in zip(q, rows, strict=True)) / sum(q)
+        if math.dist(y, before) <= 1e-3 * math.dist(before, 0 * before):
+            return y
+    return y
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_bra_is_em_for_who_is_honest(seed: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows = scale * (rng.standard_normal((9, 6)) + 1)
+    rows[7:] = -5 * rows[:7].mean(0)
+    value = Bayesian()(rows)
+    assert np.allclose(value, bayesian(rows), rtol=1e-6)
+    hears_all = np.allclose(value, rows.mean(0), rtol=1e-2)
+    assert hears_all == (scale < 0.1)  # it depends on the units of the updates
+
+
+def test_bra_leaves_out_who_is_far_away() -> None:
+    rows = 0.1 * np.random.default_rng(0).standard_normal((9, 6)) + 1
+    rows[8] = -50
+    assert np.allclose(Bayesian()(rows), rows[:8].mean(0), rtol=0.01)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -53,6 +53,7 @@ from consilience.estimators.levels import covariance_of
 from consilience.estimators.persistence import (
     kept_of,
     known_to_last,
+    lasting_lengths,
     lasting_shares,
     lasts_of,
     most_lasting,
@@ -61,7 +62,7 @@ from consilience.estimators.persistence import (
     typical_lasting,
 )
 from consilience.estimators.reading import Reading, read
-from consilience.estimators.reasons import explain, groups_of
+from consilience.estimators.reasons import Lasts, explain, groups_of
 from consilience.estimators.unshared import kept_unshared
 from consilience.estimators.weighing import (
     bounded,
@@ -121,6 +122,9 @@ class Pairwise(Choices):
         shared = reduce(np.minimum, [view.shared for view in views])[np.ix_(there, there)]
         groups = groups_of(present, shared, self.together)
         relative = reduce(np.minimum, [view.relative for view in views])
+        lasting = Lasts(
+            *(reduce(np.minimum, each) for each in zip(*(v.lasting for v in views), strict=True))
+        )
         return Beliefs(
             evidence,
             weights,
@@ -130,7 +134,7 @@ class Pairwise(Choices):
             iterations=seen.end.iterations,
             converged=seen.end.iterations < self.max_iterations,
             groups=groups,
-            reasons=self._reasons(evidence, seen, groups, relative, lengths),
+            reasons=self._reasons(evidence, seen, groups, relative, lengths, lasting),
             slack=seen.slack,
             corroboration=self._corroboration(past, heard),
             camps=_camps(present, [view.trusts for view in views]),
@@ -173,17 +177,19 @@ class Pairwise(Choices):
         shared, counts = seen.shared, self._samples(evidence, given)[0]
         relative = seen.few * with_past(seen.levels / seen.typical, evidence, given.past)
         trusted = self._trust(relative, seen, quiet=not given.trusted_counts)
+        lasts = Lasts.nothing(len(trusted))
         if past is not None:
-            there, lasting, of_camp, *_ = sources[1]
+            there, averages, of_camp, *_ = sources[1]
             if camp is None and share < 1:
                 camp = np.flatnonzero(heaviest(votes(shared, self.vote_power) * trusted))
             if camp is not None and not np.isin(there, camp).all():
                 # Otherwise all are quiet now, and only averages tell one camp from the other.
-                lasting = of_camp(np.flatnonzero(np.isin(there, camp)))
+                averages = of_camp(np.flatnonzero(np.isin(there, camp)))
             at = np.ix_(there, there)
-            shared[at] = np.maximum(shared[at], lasting.shared)
+            shared[at] = np.maximum(shared[at], averages.shared)
             heard = votes(shared[at], self.vote_power)
-            trusted[there] *= self._kept(past, heard)
+            kept, (lasts.longer[there], lasts.alone[there]) = self._kept(past, heard)
+            trusted[there] *= kept
         trusts = heaviest((votes(shared, self.vote_power) * trusted)[present])
         trusted *= counts
         weights, alone = [], len(evidence.blocks) == 1
@@ -191,7 +197,7 @@ class Pairwise(Choices):
             mine = shared if alone else shared[np.ix_(members, members)]
             w = votes(mine, self.vote_power) * trusted[members]
             weights.append(w / w.sum())
-        return _View(share, seen, weights, shared, relative, trusts)
+        return _View(share, seen, weights, shared, relative, trusts, lasts)
 
     def _bounded(
         self, evidence: Evidence, given: Given, said: list[Vector]
@@ -215,6 +221,7 @@ class Pairwise(Choices):
         groups: tuple[tuple[str, ...], ...],
         relative: Vector,
         lengths: Vector,
+        lasting: Lasts,
     ) -> dict[str, str]:
         """Return a reason for each party that stands out by more than chance explains."""
         # Misfits ρ² times as large as by chance are those of ρ⁴ times fewer coordinates.
@@ -222,7 +229,8 @@ class Pairwise(Choices):
         squares = np.stack([relative, lengths**2])
         squares = np.where(beyond_chance(squares, known, seen.own), squares, 1.0)
         noise, lengths = np.sqrt(squares)
-        return explain(evidence.parties, groups, noise, lengths, self.remarkable, self.longest)
+        limits = self.remarkable, self.longest
+        return explain(evidence.parties, groups, noise, lengths, *limits, lasting)
 
     def _samples(self, evidence: Evidence, given: Given) -> tuple[Vector, Vector]:
         """Return each party's samples relative to the typical party's: as they count, and as they
@@ -239,20 +247,24 @@ class Pairwise(Choices):
         most = float(np.exp(more)) if quiet else 1.0
         return trust(relative, slack, self.loudest, most)
 
-    def _kept(self, past: Lasting, heard: Vector) -> Vector:
-        """Return the share of its trust that each party keeps, given what lasts of its error.
+    def _kept(self, past: Lasting, heard: Vector) -> tuple[Vector, Lasts]:
+        """Return the share of its trust that each party keeps, given what lasts of its error, and
+        what is remarkable about that.
 
         Where errors last, it may be the only one to know something, and keeps some. If that were
         forgotten, its error would grow, and its trust fall further.
         """
         lasts = now_lasting(past, self.enough_rounds, heard)
         most = most_lasting(past, lasts)
-        kept = kept_of(past, self.enough_rounds, self.outlasting, lasts, heard)
+        known = kept_of(past, self.enough_rounds, self.outlasting, lasts, heard)
+        shared = np.ones(len(known))
         if self.unshared is not None:
             # In the first rounds, too little is known of how much lasts.
-            known = _LONGER * self.enough_rounds
-            kept *= kept_unshared(past, known, self.unshared / (1 - most) ** 4, heard)
-        return np.maximum(kept, self.owner * most**2)
+            enough = _LONGER * self.enough_rounds
+            shared = kept_unshared(past, enough, self.unshared / (1 - most) ** 4, heard)
+        few = 1 / self.remarkable
+        longer = np.where(known <= few, lasting_lengths(past, heard), 0.0)
+        return np.maximum(known * shared, self.owner * most**2), Lasts(longer, shared <= few)
 
     def most_slack_after(self, past: Lasting | None) -> float:
         """Return the largest ρ: less than ``most_slack`` if errors are known to fade."""
@@ -293,6 +305,7 @@ class _View(NamedTuple):
     shared: Matrix  # includes what averages over rounds tell
     relative: Vector  # (J,): levels relative to the typical one, with the past
     trusts: Mask  # of this round's parties
+    lasting: Lasts
 
 
 def _there(evidence: Evidence, given: Given) -> Positions:

@@ -39,6 +39,13 @@ def lasting_squares(seen: Lasting) -> Vector:
     return np.minimum(found, seen.squares)
 
 
+def lasting_lengths(seen: Lasting, weights: Vector) -> Vector:
+    """Return the length of the lasting part of each party's error, times the typical trail's."""
+    typical = max(middle(seen.left, weights), _TINY)
+    found: Vector = np.sqrt(lasting_squares(seen) / typical)
+    return found
+
+
 def lasting_shares(seen: Lasting, enough_rounds: float) -> Vector:
     """Return λ; one for parties about which too little is known."""
     shares = lasting_squares(seen) / np.maximum(seen.squares, _TINY)

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from consilience.arrays import Matrix, Positions, Vector
+from consilience.arrays import Mask, Matrix, Positions, Vector
 from consilience.text import shown
 
 TOGETHER = 0.5  # parties that share at least this much of a voice move together
 REMARKABLE = 3.0  # times the typical
 _NAMED = 5  # members of a group, before the rest are counted
+
+
+class Lasts(NamedTuple):
+    """What is remarkable about errors that last over rounds."""
+
+    longer: Vector  # (J,): the lasting part, times the typical; zero where it costs little trust
+    alone: Mask  # (J,): whether it costs trust that the others' errors do not explain it
+
+    @staticmethod
+    def nothing(parties: int) -> Lasts:
+        """Nothing is."""
+        return Lasts(np.zeros(parties), np.zeros(parties, bool))
+
+    def both(self, other: Lasts) -> Lasts:
+        """Return what is so in both."""
+        return Lasts(np.minimum(self.longer, other.longer), self.alone & other.alone)
 
 
 def groups_of(
@@ -45,20 +62,26 @@ def explain(
     lengths: Vector,
     remarkable: float = REMARKABLE,
     longest: float = REMARKABLE,
+    lasting: Lasts | None = None,
 ) -> dict[str, str]:
     """Return a reason for each party that stands out; ``noise`` and ``lengths``: times typical.
 
     Noise is mentioned from ``remarkable`` on, a length from ``longest`` on, where it is clipped.
     """
     peers = {party: group for group in groups for party in group}
+    errors = lasting or Lasts.nothing(len(parties))
     reasons = {}
-    for party, level, length in zip(parties, noise, lengths, strict=True):
+    for party, level, length, lasts, alone in zip(parties, noise, lengths, *errors, strict=True):
         said = []
         if party in peers:
             others = [other for other in peers[party] if other != party]
             said.append(f"moves with {listed(others)}: one voice")
         if level >= remarkable:
             said.append(f"noise {level:.3g}× the typical")
+        if lasts > 0:
+            said.append(f"errs the same way over rounds, {lasts:.3g}× the typical")
+        if alone:
+            said.append("errs over rounds as no mixture of the others does")
         if length > longest:
             said.append(f"{length:.3g}× the typical length: clipped")
         if said:

@@ -1,6 +1,6 @@
-"""FLAME and FoolsGold, to compare with: rules for a `Federation`, (J, K) → (K,).
+"""FLAME, FoolsGold and BRA, to compare with: rules for a `Federation`, (J, K) → (K,).
 
-Both are told nothing about the adversaries. They follow the formulas of their papers, with the
+All are told nothing about the adversaries. They follow the formulas of their papers, with the
 parameters recommended there. Updates are not screened, as theirs are not.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist
+from scipy.special import expit, logit
 
 from consilience.arrays import Array, Vector
 
@@ -87,4 +88,44 @@ def _unlike(sums: Rows) -> Vector:
     return weights
 
 
-RULES: dict[str, Callable[[], Callable[[Rows], Array]]] = {"flame": Flame, "foolsgold": FoolsGold}
+class Bayesian:
+    """Bayesian robust aggregation (Karakulev, Zafar, Toor and Singh 2025, arXiv 2505.02490).
+
+    With probability ρ a party is honest, and its distance d_j from the truth is normal with
+    variance σ². If it is not, whatever it sends has likelihood one. So the rule depends on the
+    units of the updates: they are sent as they are. Steps of EM, from ρ = 0.95 and the mean:
+
+        q_j = ρp_j/(ρp_j + 1 − ρ),  p_j = exp(−d_j²/2σ²)/√(2πσ²);  σ² = Σ qd²/Σ q;  y = Σ qx/Σ q
+
+    and ρ the mean of q, but at least a half. They end when y moves by less than a thousandth.
+    """
+
+    least, steps, tolerance = 0.5, 100, 1e-3
+    tiny = float(np.finfo(np.float32).eps)  # the least σ², and the least 1 − ρ
+
+    def __call__(self, updates: Rows) -> Array:
+        """The value (K,)."""
+        rows = updates.astype(np.float64)
+        gram = rows @ rows.T
+        share, honest = 0.95, np.ones(len(rows))
+        weights = honest / honest.sum()
+        for _ in range(self.steps):
+            squares = np.maximum(gram.diagonal() - 2 * gram @ weights + weights @ gram @ weights, 0)
+            spread = max(float(weights @ squares), self.tiny)
+            log_likelihood = -0.5 * (squares / spread + np.log(2 * np.pi * spread))
+            honest = expit(log_likelihood + logit(share))
+            share = float(np.clip(honest.mean(), self.least, 1 - self.tiny))
+            before = weights
+            weights = honest / (honest.sum() or 1.0)
+            moved, length = weights - before, before @ gram @ before
+            if moved @ gram @ moved <= self.tolerance**2 * length:
+                break
+        value: Array = (weights @ rows).astype(updates.dtype)
+        return value
+
+
+RULES: dict[str, Callable[[], Callable[[Rows], Array]]] = {
+    "flame": Flame,
+    "foolsgold": FoolsGold,
+    "bra": Bayesian,
+}
