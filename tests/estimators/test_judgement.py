@@ -67,8 +67,7 @@ def test_what_lasts_is_told_of_a_party_if_all_explanations_agree():
     two = Lasts(np.array([4.0, 0.0, 0.0]), np.array([True, True, False]))
     usual = np.ones(3)
     assert explain("abc", [], usual, usual, lasting=one.both(two)) == {
-        "a": "errs the same way over rounds, 2× the typical; "
-        "errs over rounds as no mixture of the others does"
+        "a": "lasting error 2× the typical; lasting error that the others do not explain"
     }
     assert explain("abc", [], usual, usual) == {}
 

@@ -248,7 +248,7 @@ def test_adversaries_with_lasting_errors_of_their_own_lose_weight_over_rounds(se
         shares.append(sum(found.weights[f"p{j}"] for j in range(14, 18)))
     assert shares[0] > 0.2
     assert shares[1] < 0.5 * shares[0]
-    said = "errs over rounds as no mixture of the others does"
+    said = "lasting error that the others do not explain"
     told = {party for party, why in found.reasons.items() if said in why}
     assert told == {
         p for p, w in found.weights.items() if w < 1 / 3 * np.median([*found.weights.values()])

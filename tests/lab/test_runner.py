@@ -1,6 +1,10 @@
 """Progress that fits the terminal."""
 
+import subprocess
+import sys
+import time
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -44,3 +48,38 @@ def test_a_file_that_is_none_of_cells_is_named(tmp_path, line):
     file.write_text('{"experiment": "x", "settings": {}}\n' + line + "\n")
     with pytest.raises(ConsilienceError, match=r"cells\.jsonl, line 2: expected a finished cell"):
         unpack(file, [], tmp_path)
+
+
+# A pool whose workers tell their ids and then have much to do.
+POOL = """
+import os, time
+from consilience.lab.runner import processes
+
+if __name__ == "__main__":
+    with processes(2) as pool:
+        print(*pool.map(abs, range(2)), *(each.pid for each in pool._pool), flush=True)
+        pool.map(time.sleep, [600, 600])
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    script = tmp_path / "pool.py"
+    script.write_text(POOL)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as parent:
+        workers = [int(word) for word in parent.stdout.readline().split()[2:]]
+        assert len(workers) == 2
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while any(running(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def running(pid):
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return told.rsplit(")", 1)[1].split()[0] != "Z"  # a zombie waits to be reaped, no more

@@ -79,9 +79,9 @@ def explain(
         if level >= remarkable:
             said.append(f"noise {level:.3g}× the typical")
         if lasts > 0:
-            said.append(f"errs the same way over rounds, {lasts:.3g}× the typical")
+            said.append(f"lasting error {lasts:.3g}× the typical")
         if alone:
-            said.append("errs over rounds as no mixture of the others does")
+            said.append("lasting error that the others do not explain")
         if length > longest:
             said.append(f"{length:.3g}× the typical length: clipped")
         if said:

@@ -11,11 +11,12 @@ import json
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.pool import Pool
 from pathlib import Path
 from time import perf_counter
@@ -111,9 +112,20 @@ def _in_parallel(waiting: Sequence[Cell], folder: Path, console: Console, worker
 def processes(workers: int) -> Iterator[Pool]:
     """Give a pool of processes with one thread each. Only the parent handles Ctrl-C: leaving the
     pool ends the workers, and an interrupted cell leaves no file."""
-    ignore = signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    with _one_thread_each(), get_context("spawn").Pool(workers, *ignore) as pool:
+    with _one_thread_each(), get_context("spawn").Pool(workers, _begin) as pool:
         yield pool
+
+
+def _begin() -> None:
+    """Prepare a worker: it leaves Ctrl-C to its parent, and ends with it, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)  # at once: what a cell has not finished leaves no file
 
 
 @contextmanager
