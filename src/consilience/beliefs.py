@@ -119,13 +119,14 @@ class Beliefs:
 
 @dataclass(frozen=True, eq=False)
 class Lasting:
-    """What remains of the parties' errors in their averages over rounds: see `trails`."""
+    """What remains of the parties' errors in their averages over rounds, in units of a round's
+    typical error: see `trails`."""
 
     block: Block  # the averages; the centre is a zero error
     squares: Vector  # (J,): of single rounds' errors, mean per coordinate
     rounds: Vector  # (J,): number of equal rounds that would leave as much of fresh noise
     lasted: float = 0.0  # the largest share of a typical error that lasted, in earlier rounds
-    apart: Matrix | None = None  # (J, J): mean distances in single rounds; zero if two never met
+    apart: Matrix | None = None  # (J, J): the squared distances in this round
 
     @property
     def left(self) -> Vector:

@@ -9,6 +9,11 @@ secret randomness and replaced after some rounds: whoever finds them out does no
 An error is taken about the coordinate-wise median of the round's updates, since the truth moves
 between rounds. For parties of the same rounds the median cancels out.
 
+Errors are measured in units of their round's typical error. So a round in which everybody is loud
+counts as much as any other, and hides nothing of what the others told. A few places may hold most
+of the error, as the statistics of a layer do beside its weights. In so few numbers everything is
+alike by chance, so no place counts for more than a hundredth of a typical error.
+
 The size of the errors before averaging is kept as well: what share remains tells noise from data.
 """
 
@@ -19,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from consilience.arrays import Array, Positions, Vector
+from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.beliefs import Lasting
 from consilience.evidence import Block
 from consilience.passes import loops
@@ -30,6 +35,8 @@ PLACES = 8192
 _FEWEST = 256  # places that are kept however many parties there are
 _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, places are dropped
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
+_HEAVIEST = 0.01  # of a typical squared error: no place holds more
+_TURNS = 4  # iterations of that limit, as what is cut off changes the sum
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
 FORGOTTEN = 1e-3  # a party is dropped once its count has decayed to this share of a fresh round's
 
@@ -48,6 +55,7 @@ class Trails:
     # as noisy a mean. By default, for files of an earlier release, as if means were single rounds.
     squares: Vector = field(default_factory=lambda: np.empty(0))
     effective: Vector = field(default_factory=lambda: np.empty(0))
+    apart: Matrix | None = None  # squared distances of the latest round's parties in that round
 
     def __post_init__(self) -> None:
         if len(self.squares) < len(self.parties):
@@ -65,8 +73,8 @@ class Trails:
         """Return the trails after a round in which the parties sent (J, n) at the places."""
         if not np.isfinite(sent).all():  # whoever sent anything else is about to be rejected
             sent = np.nan_to_num(sent)
-        errors = _about_median(sent)
-        squares = _mean_squares(errors)
+        errors, squares = _in_units(_about_median(sent))
+        apart = _distances([*errors])[:-1, :-1]
         rounds, effective = np.ones(len(parties)), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
@@ -88,8 +96,8 @@ class Trails:
             squares = np.concatenate([squares, self.squares[there]])
             effective = np.concatenate([effective, self.effective[there]])
         age = self.age + 1
-        found = Trails(self.size, self.places, parties, rounds, means, age, squares, effective)
-        return found.thinned()
+        known = rounds, means, age, squares, effective, apart
+        return Trails(self.size, self.places, parties, *known).thinned()
 
     def thinned(self) -> Trails:
         """Return fewer places, every other one or less, if there are too many parties for all."""
@@ -122,30 +130,71 @@ class Trails:
         the centre is a zero error. None if no average is over two rounds, or one is not finite."""
         if not (self.rounds[:count] > 1).any():
             return None
-        means, gram = self.means[:count], np.zeros((count + 1, count + 1))
-        codes = b"".join(map(_code, means)) + b"f"
-        with np.errstate(over="ignore", invalid="ignore"):
-            loops.current.gram([*means, None], codes, -1, gram, True)
-            gram += np.tril(gram, -1).T
-            squares = np.diag(gram)
-            distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0) / len(self.places)
-        np.fill_diagonal(distances, 0.0)
+        distances = _distances(self.means[:count])
         if not np.isfinite(distances).all():
             return None
         block = Block(self.parties[:count], distances, float(len(self.places)))
-        return Lasting(block, self.squares[:count], self.effective[:count])
+        apart = None if self.apart is None or len(self.apart) != count else self.apart
+        return Lasting(block, self.squares[:count], self.effective[:count], apart=apart)
 
 
 def _about_median(sent: Array) -> Array:
     """Return the errors about the coordinate-wise median, (J, n), clipped to what can be kept."""
-    count, size = sent.shape
-    middle, unread = np.empty(size, sent.dtype), np.zeros((2, count))
-    code, wide, cut = _code(sent), sent.dtype == float, (count - 1) // 2
-    rows = [*np.ascontiguousarray(sent)]
-    loops.current.trim(rows, count * code, cut, middle, code, size, *unread, wide)
+    middle = _median(sent)
     with np.errstate(over="ignore"):
         errors = sent - middle
     return np.clip(errors, -_LARGEST, _LARGEST, out=errors)
+
+
+def _median(rows: Array) -> Array:
+    """Return the median of each column, (J, n) -> (n,)."""
+    count, size = rows.shape
+    middle, unread = np.empty(size, rows.dtype), np.zeros((2, count))
+    code, wide, cut = _code(rows), rows.dtype == float, (count - 1) // 2
+    each = [*np.ascontiguousarray(rows)]
+    loops.current.trim(each, count * code, cut, middle, code, size, *unread, wide)
+    return middle
+
+
+def _in_units(errors: Array) -> tuple[Array, Vector]:
+    """Return the errors in units of the typical one, with no place too heavy, and their mean
+    squares."""
+    errors *= _lightened(errors)
+    squares = _mean_squares(errors)
+    typical = float(np.median(squares)) or float(np.mean(squares)) or 1.0
+    with np.errstate(over="ignore"):
+        errors /= errors.dtype.type(np.sqrt(typical))
+    np.clip(errors, -_LARGEST, _LARGEST, out=errors)
+    return errors, _mean_squares(errors)
+
+
+def _lightened(errors: Array) -> Array:
+    """Return what to multiply each place by: one, or less where it holds too much of the typical
+    squared error (a median over the parties, which a few of them cannot set)."""
+    with np.errstate(over="ignore"):
+        typical = np.square(_median(np.abs(errors)), dtype=float)
+    most = np.inf
+    if np.count_nonzero(typical) > 1 / _HEAVIEST:  # else somebody has to
+        for _ in range(_TURNS):
+            most = _HEAVIEST * float(np.minimum(typical, most).sum())
+    heavy = typical > most
+    found = np.ones(len(typical), errors.dtype)
+    found[heavy] = np.sqrt(most / typical[heavy])
+    return found
+
+
+def _distances(rows: Sequence[Array]) -> Matrix:
+    """Return the mean squared distances between the rows, and from zero, which comes last."""
+    count = len(rows)
+    gram = np.zeros((count + 1, count + 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        loops.current.gram([*rows, None], b"".join(map(_code, rows)) + b"f", -1, gram, True)
+        gram += np.tril(gram, -1).T
+        squares = np.diag(gram)
+        distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    found: Matrix = distances / len(rows[0])
+    return found
 
 
 def _code(numbers: Array) -> bytes:

@@ -37,7 +37,7 @@ docs/pairwise.md has the reasons, docs/tried.md what was tried, docs/limits.md w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
@@ -73,7 +73,7 @@ from consilience.estimators.weighing import (
     votes,
     with_past,
 )
-from consilience.evidence import Evidence, pooled_distances
+from consilience.evidence import Evidence
 from consilience.passes.corroborate import Corroboration
 from consilience.updates.votes import at_most_half
 
@@ -100,9 +100,6 @@ class Pairwise(Choices):
         past = given.lasting
         if past is not None and past.block.least_distance == np.inf:
             past = None  # all averages are equal
-        if past is not None:
-            at = [evidence.parties.index(party) for party in past.block.parties]
-            past = replace(past, apart=pooled_distances(evidence)[0][np.ix_(at, at)])
         there = _there(evidence, given)
         sources = self._sources(evidence, given, past)
         views = _once_each(

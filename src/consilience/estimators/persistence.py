@@ -41,8 +41,8 @@ def lasting_squares(seen: Lasting) -> Vector:
 
 def lasting_lengths(seen: Lasting, weights: Vector) -> Vector:
     """Return the length of the lasting part of each party's error, times the typical trail's."""
-    typical = max(middle(seen.left, weights), _TINY)
-    found: Vector = np.sqrt(lasting_squares(seen) / typical)
+    typical = middle(seen.left, weights)
+    found: Vector = np.sqrt(lasting_squares(seen) / (typical or np.inf))
     return found
 
 

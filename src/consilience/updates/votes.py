@@ -6,7 +6,7 @@ import numpy as np
 
 from consilience.arrays import Array, Vector
 
-_TIE = 1e-9  # share of all votes within which two halves count as a tie, for rounding
+_TIE = 1e-9  # share of all votes, or of a number, that is only rounding
 
 
 def at_most_a_third(weights: Vector) -> Vector:
@@ -63,5 +63,9 @@ def middle(values: Vector, weights: Vector) -> float:
 
 
 def between_halves(ordered: Vector, weights: Vector) -> float:
-    """Return the weighted median of numbers in ascending order."""
+    """Return the weighted median of numbers in ascending order. Equal ones count as one, or the
+    order among them would matter."""
+    new = np.append(True, ordered[1:] > ordered[:-1] + _TIE * np.abs(ordered[:-1]))
+    if not new.all():
+        ordered, weights = ordered[new], np.add.reduceat(weights, np.flatnonzero(new))
     return float(np.interp(0.5 * weights.sum(), np.cumsum(weights) - 0.5 * weights, ordered))
