@@ -112,6 +112,14 @@ class Trails:
         fewer = [mean[::step].copy() for mean in self.means]
         return replace(self, places=self.places[::step].copy(), means=fewer)
 
+    def in_units(self) -> Trails:
+        """Return trails of an earlier release, which were in the units of the updates."""
+        typical = float(np.median(self.squares)) if self.parties else 0.0
+        if not 0 < typical < np.inf:
+            return self
+        means = [mean / np.float32(np.sqrt(typical)) for mean in self.means]
+        return replace(self, means=means, squares=self.squares / typical)
+
     def first(self, count: int) -> Trails:
         """Return the trails of the ``count`` parties that were seen most recently."""
         if len(self.parties) <= count:
@@ -226,6 +234,10 @@ class Relay:
         """Draw the places for both."""
         young = Trails.begun(size, random) if size > PLACES else None
         return cls(Trails.begun(size, random), young)
+
+    def in_units(self) -> Relay:
+        """Return trails of an earlier release: see `Trails`."""
+        return replace(self, used=self.used.in_units(), young=self.young and self.young.in_units())
 
     def first(self, count: int) -> Relay:
         """Return the trails of the ``count`` parties that were seen most recently."""

@@ -24,7 +24,8 @@ from consilience.text import shown
 from consilience.trails import PLACES, Relay, Trails, kept
 
 _FORMAT = "consilience-memory"
-_VERSION = 3  # version 2 has no past and no max_parties, and its trails are float64
+_VERSION = 4  # trails up to 3 are in the units of the updates; 2 has no past, and wider trails
+_OLDEST = 2
 MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
 _MOST_COORDINATES = 2.0**48  # in one round: a petabyte
@@ -60,10 +61,10 @@ def read(path: str | os.PathLike[str]) -> Contents:
         header = json.loads(arrays.pop("header").tobytes())
         if header["format"] != _FORMAT:
             raise MemoryFileError(f"{path}: not a memory but '{shown(header['format'])}'")
-        if header["version"] not in (2, _VERSION):
+        if header["version"] not in range(_OLDEST, _VERSION + 1):
             found = shown(header["version"])
             raise MemoryFileError(
-                f"{path}: memory version {found}, this release reads 2 and {_VERSION}"
+                f"{path}: memory version {found}, this release reads {_OLDEST} to {_VERSION}"
             )
         return _unpacked(header, arrays)
     except FileNotFoundError:
@@ -143,9 +144,12 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
     known = None if header["known"] is None else _known(header["known"], arrays)
     kept = decay, rounds, evidence, known
     if header["version"] == 2:
-        found = Contents(*kept, _relay(header["trails"], arrays, rounds, np.float64))
+        relay = _relay(header["trails"], arrays, rounds, np.float64)
+        found = Contents(*kept, relay and relay.in_units())
     else:
         relay = _relay(header["trails"], arrays, rounds, np.float32)
+        if relay is not None and header["version"] < _VERSION:
+            relay = relay.in_units()
         if relay is not None:  # a file of an earlier release does not tell
             relay = relay.judged(_number(header.get("lasted", 0.0), "lasted", 0, 1))
         past = None if header["past"] is None else _past(header["past"], arrays, rounds)

@@ -63,9 +63,11 @@ def middle(values: Vector, weights: Vector) -> float:
 
 
 def between_halves(ordered: Vector, weights: Vector) -> float:
-    """Return the weighted median of numbers in ascending order. Equal ones count as one, or the
-    order among them would matter."""
+    """Return the weighted median of numbers in ascending order.
+
+    The result must not depend on the order of equal numbers: the lighter come first.
+    """
     new = np.append(True, ordered[1:] > ordered[:-1] + _TIE * np.abs(ordered[:-1]))
     if not new.all():
-        ordered, weights = ordered[new], np.add.reduceat(weights, np.flatnonzero(new))
+        weights = weights[np.lexsort((weights, np.cumsum(new)))]
     return float(np.interp(0.5 * weights.sum(), np.cumsum(weights) - 0.5 * weights, ordered))
