@@ -668,10 +668,6 @@ def pairwise_round(rounds, how):
     told = {"most_slack": most, "at_most": how.most_slack, "lasts": lasts}
     how = SimpleNamespace(**vars(how) | told)
     first = read_rounds(names, blocks, total, how)
-    if past is not None:
-        D = pooled(blocks)[0]
-        for a in now:
-            past[a].apart = {b: D[a, b] for b in now if (a, b) in D}
     sources = [(names, lambda camp: read_rounds(names, blocks, total, how, camp), how.league, 2)]
     if past is not None:
 
@@ -836,7 +832,9 @@ def weigh_pairs(rounds, view, past, slack_of_best, how, camp, torn):
             between([past[a].share for a in now], votes), typical_pair(rounds, past, now, votes)
         )
         fresh = max(1 - lasts, 0.25)
-        bar = how.outlasting / fresh * between([past[a].left for a in now], votes)
+        K, J = size_of(rounds[-1]), len(now)
+        chance = f.ppf(1 - 0.01 / J, K, K * (J - 1))
+        bar = max(how.outlasting / fresh, chance) * between([past[a].left for a in now], votes)
         kept = {a: min(1, bar / past[a].lasts) ** 2 if past[a].lasts else 1 for a in now}
         most = min(max(how.lasted, lasts), 0.99)
         if how.unshared:
@@ -885,16 +883,17 @@ def typical_share(rounds, past, weights):
 
 
 def typical_pair(rounds, past, now, weights):
-    """The same from distances between averages, beside those in single rounds."""
+    """The same from distances between averages, beside those in the last round."""
     known = {a: w for a, w in zip(now, weights, strict=True) if past[a].known and w > 0}
     if 2 * sum(known.values()) <= sum(weights):
         return 0.0
-    trails, shares, heard = trails_of(rounds, now), {}, {}
+    trails, errors, shares, heard = trails_of(rounds, now), errors_of(rounds[-1]), {}, {}
     for a in known:
         for b in known:
-            if b in past[a].apart:
+            apart = np.mean((errors[a] - errors[b]) ** 2)
+            if apart > 0 and a != b:
                 fresh = min(0.5 / past[a].rounds + 0.5 / past[b].rounds, 0.99)
-                ratio = np.mean((trails[a] - trails[b]) ** 2) / past[a].apart[b]
+                ratio = np.mean((trails[a] - trails[b]) ** 2) / apart
                 shares[a, b] = min(max((ratio - fresh) / (1 - fresh), 0), 1)
                 heard[a, b] = known[b]
     met = [a for a in known if any((a, b) in shares for b in known)]
@@ -923,7 +922,26 @@ def unexplained(points):
 
 
 def trails_of(rounds, now):
-    return {a: np.mean([u[a] - median_of(u) for u in rounds if a in u], axis=0) for a in now}
+    """Average errors, in units of each round's typical one."""
+    errors = [errors_of(updates) for updates in rounds]
+    return {a: np.mean([each[a] for each in errors if a in each], axis=0) for a in now}
+
+
+def errors_of(updates):
+    """Errors about the median, with no coordinate too heavy, in units of the typical one."""
+    middle = median_of(updates)
+    errors = {a: x - middle for a, x in updates.items()}
+    typical = [np.median([abs(e[k]) for e in errors.values()]) ** 2 for k in range(len(middle))]
+    if sum(square > 0 for square in typical) > 100:
+        limited = typical
+        for _ in range(4):
+            most = sum(limited) / 100
+            limited = [min(square, most) for square in typical]
+        cut = [(most / square) ** 0.5 if square > most else 1.0 for square in typical]
+        errors = {a: e * cut for a, e in errors.items()}
+    lengths = {a: np.mean(e**2) ** 0.5 for a, e in errors.items()}
+    unit = np.median([*lengths.values()])
+    return {a: e / max(unit, lengths[a] / 10) for a, e in errors.items()}
 
 
 def read_trails(rounds, now, slack, how, camp):
@@ -939,9 +957,9 @@ def read_trails(rounds, now, slack, how, camp):
 def persistence(rounds, now, how):
     """The most slack, and for each party what is left of its errors in their average, and how much
     of that lasts. Nothing is forgotten."""
-    found = {}
+    found, all_errors = {}, [errors_of(updates) for updates in rounds]
     for a in now:
-        errors = [u[a] - median_of(u) for u in rounds if a in u]
+        errors = [each[a] for each in all_errors if a in each]
         N, q = len(errors), np.mean([np.mean(e**2) for e in errors])
         left, known = np.mean(np.mean(errors, axis=0) ** 2), how.enough_rounds <= N
         own = min(max((left - q / N) / (1 - 1 / N), 0), q) if N > 1 else 0

@@ -333,8 +333,23 @@ def test_a_file_of_the_version_before_is_read(parts, tmp_path):
     assert (old.past, old.max_parties, old.rounds) == (None, 10_000, 3)
     assert (new.past is not None, new.max_parties) == (True, 30)
     assert old.noise == new.noise
-    assert_allclose(old.trails.means, new.trails.means)
+    assert_allclose(old.trails.means, new.trails.in_units().means)
     assert len(list(rounds_of(old, 2))) == 2
+
+
+def test_trails_of_a_file_of_the_version_before_get_the_units_of_rounds(parts, tmp_path):
+    header, arrays = parts
+    new = cs.Memory.load(written(tmp_path / "new.npz", header, arrays)).trails.in_units()
+    header["version"] = 3
+    arrays["means0"] *= 1000
+    arrays["squares0"] *= 1000**2
+    old = cs.Memory.load(written(tmp_path / "old.npz", header, arrays))
+    assert_allclose(old.trails.means, new.means, rtol=1e-5)
+    assert_allclose(old.trails.squares, new.squares, rtol=1e-5)
+    assert np.median(new.squares) == pytest.approx(1)
+    arrays["squares0"][:] = 0  # all parties agreed: there is no unit
+    equal = cs.Memory.load(written(tmp_path / "equal.npz", header, arrays))
+    assert_allclose(equal.trails.means, arrays["means0"])
 
 
 @pytest.mark.parametrize(

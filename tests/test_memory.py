@@ -350,7 +350,7 @@ def test_the_file_needs_no_pickle(used, tmp_path):
         assert {array.dtype.kind for array in arrays.values()} <= {"f", "i", "u"}
         header = json.loads(arrays["header"].tobytes())
     assert header["format"] == "consilience-memory"
-    assert header["version"] == 3
+    assert header["version"] == 4
 
 
 @pytest.mark.parametrize("size", [1e-61, 1e-65, 1e-150])

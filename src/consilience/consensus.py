@@ -18,6 +18,7 @@ from consilience.summary import Shown, Summary
 from consilience.text import shown
 
 _ALONE = 0.25  # share of a party's squared difference from which on it is mentioned
+_FELL = 1 / 3  # of its weight is left to a party that stands alone: it is mentioned
 _MOSTLY = 0.5  # share of the weight from which on the value is mostly the centre's
 _TELLING = 1e6  # an interval whose ends differ by a larger factor tells nothing
 
@@ -75,9 +76,20 @@ class Consensus(Shown):
 
     def _alone(self, party: str) -> list[str]:
         share = self.uncorroborated.get(party, 0.0)
-        if share < _ALONE:
+        less = share > 0 and self.weights[party] <= _FELL * self._believed[party]
+        if share < _ALONE and not less:
             return []
-        return [f"{100 * share:.0f} % of its difference is its word alone: not heard"]
+        return [
+            f"{100 * share:.0f} % of its difference is its word alone: "
+            + ("heard less" if less else "not heard")
+        ]
+
+    @cached_property
+    def _believed(self) -> dict[str, float]:
+        """The weights before corroboration."""
+        if self.beliefs is None:
+            return self.weights
+        return dict(zip(self.parties, self.beliefs.weights_of(self.parties), strict=True))
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:

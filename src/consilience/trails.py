@@ -36,6 +36,7 @@ _FEWEST = 256  # places that are kept however many parties there are
 _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, places are dropped
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
 _HEAVIEST = 0.01  # of a typical squared error: no place holds more
+_LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
 _TURNS = 4  # iterations of that limit, as what is cut off changes the sum
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
 FORGOTTEN = 1e-3  # a party is dropped once its count has decayed to this share of a fresh round's
@@ -69,12 +70,15 @@ class Trails:
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
         return cls(size, places, (), np.empty(0), ())
 
-    def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
-        """Return the trails after a round in which the parties sent (J, n) at the places."""
+    def followed(
+        self, parties: tuple[str, ...], sent: Array, decay: float, *, used: bool = True
+    ) -> Trails:
+        """Return the trails after a round in which the parties sent (J, n) at the places; ``used``
+        tells whether they are evidence for it."""
         if not np.isfinite(sent).all():  # whoever sent anything else is about to be rejected
             sent = np.nan_to_num(sent)
-        errors, squares = _in_units(_about_median(sent))
-        apart = _distances([*errors])[:-1, :-1]
+        errors, squares = _in_units(_about_median(np.ascontiguousarray(sent)))
+        apart = _distances([*errors])[:-1, :-1] if used else None
         rounds, effective = np.ones(len(parties)), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
@@ -159,8 +163,7 @@ def _median(rows: Array) -> Array:
     count, size = rows.shape
     middle, unread = np.empty(size, rows.dtype), np.zeros((2, count))
     code, wide, cut = _code(rows), rows.dtype == float, (count - 1) // 2
-    each = [*np.ascontiguousarray(rows)]
-    loops.current.trim(each, count * code, cut, middle, code, size, *unread, wide)
+    loops.current.trim([*rows], count * code, cut, middle, code, size, *unread, wide)
     return middle
 
 
@@ -168,10 +171,10 @@ def _in_units(errors: Array) -> tuple[Array, Vector]:
     """Return the errors in units of the typical one, with no place too heavy, and their mean
     squares."""
     errors *= _lightened(errors)
-    squares = _mean_squares(errors)
-    typical = float(np.median(squares)) or float(np.mean(squares)) or 1.0
+    lengths = np.sqrt(_mean_squares(errors))
+    typical = float(np.median(lengths)) or float(np.mean(lengths)) or 1.0
     with np.errstate(over="ignore"):
-        errors /= errors.dtype.type(np.sqrt(typical))
+        errors /= np.maximum(lengths / _LONGEST, typical).astype(errors.dtype)[:, None]
     np.clip(errors, -_LARGEST, _LARGEST, out=errors)
     return errors, _mean_squares(errors)
 
@@ -264,10 +267,10 @@ class Relay:
         order = np.argsort(both, kind="stable")  # merges two sorted runs at little cost
         sent, place, cut = look(both[order]), np.empty_like(order), len(self.used.places)
         place[order] = np.arange(len(order))
-        used, young = (
-            trails.followed(parties, np.take(sent, at, axis=1), decay)
-            for trails, at in ((self.used, place[:cut]), (self.young, place[cut:]))
-        )
-        if young.age >= _RENEWED:
+        old, new = (np.take(sent, at, axis=1) for at in (place[:cut], place[cut:]))
+        used = self.used.followed(parties, old, decay)
+        due = self.young.age + 1 >= _RENEWED
+        young = self.young.followed(parties, new, decay, used=due)
+        if due:
             used, young = young, Trails.begun(young.size, random)
         return Relay(used, young, self.lasted)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import consilience as cs
+import naive
 from consilience.beliefs import Lasting
 from consilience.estimators.persistence import (
     kept_of,
@@ -98,7 +99,7 @@ def test_shares_are_what_an_average_keeps_beyond_what_noise_leaves(decay):
         errors, w = [], []
         for ago, updates in enumerate(reversed(sent)):
             if party in updates:
-                errors.append(updates[party] - np.median(list(updates.values()), axis=0))
+                errors.append(naive.errors_of(updates)[party])
                 w.append(decay**ago)
         rounds = sum(w) ** 2 / sum(x * x for x in w)
         square = np.average([np.mean(e**2) for e in errors], weights=w)
@@ -202,6 +203,39 @@ def test_who_is_heard_less_for_what_lasts_is_told():
         less = {p for p, w in weights.items() if w < 0.4 * np.median([*weights.values()])}
         assert set(found.reasons) == less
     assert re.fullmatch(r"lasting error [\d.]+× the typical", found.reasons["a0"])
+
+
+@pytest.mark.parametrize("loud", [10, 100])
+def test_a_loud_round_does_not_hide_what_lasts(loud):
+    """Everybody errs more in one round of twenty, as after a restart of the learning rate."""
+    memory, rounds = cs.Memory(seed=0), list(world(0.0, bad=1, kind="lasting", rounds=20))
+    for k, sent in enumerate(rounds):
+        truth = np.mean([x for party, x in sent.items() if party != "a0"], axis=0)
+        louder = {
+            party: truth + (loud if k == 15 else 1) * (x - truth) for party, x in sent.items()
+        }
+        found = cs.aggregate(louder, memory=memory)
+        if k > 10:
+            assert found.weights["a0"] < 0.3 / 11, k
+            assert min(w for party, w in found.weights.items() if party != "a0") > 0.6 / 11, k
+
+
+def test_noise_that_falls_for_long_hides_nothing():
+    memory = cs.Memory(seed=0)
+    for k, sent in enumerate(world(0.0, bad=1, kind="lasting", rounds=100)):
+        found = cs.aggregate({party: 0.93**k * x for party, x in sent.items()}, memory=memory)
+    assert found.weights["a0"] < 0.3 / 11
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_chance_in_few_coordinates_costs_no_trust(size):
+    low = []
+    for seed in range(5):
+        memory, random = cs.Memory(seed=seed), np.random.default_rng(seed)
+        for _ in range(30):
+            found = cs.aggregate(random.standard_normal((6, size)), memory=memory)
+            low += [weight < 0.1 / 6 for weight in found.weights.values()]
+    assert np.mean(low) < 0.01
 
 
 def test_a_lone_error_that_lasts_counts_less_where_most_differ_mildly():

@@ -41,6 +41,19 @@ def test_sparse_poison_moves_nothing_and_is_named():
         assert list(consensus.reasons) == ["p00"]
 
 
+def test_who_is_heard_less_for_what_it_alone_says_is_told():
+    """A few large numbers, anew in every round, are no quarter of a party's difference."""
+    memory, random = cs.Memory(seed=0), np.random.default_rng(0)
+    for seed in range(10):
+        updates = noisy(10, 5000, seed)
+        updates["p09"][random.choice(5000, 8, replace=False)] += 20
+        found = cs.aggregate(updates, memory=memory, seed=0)
+    assert found.weights["p09"] < 0.1 * found.weights["p00"]
+    assert found.uncorroborated["p09"] < 0.25
+    assert found.reasons.keys() == {"p09"}
+    assert found.reasons["p09"].endswith("% of its difference is its word alone: heard less")
+
+
 def test_the_honest_lose_next_to_nothing():
     consensus = cs.aggregate(noisy())
     assert max(consensus.uncorroborated.values()) < 0.002

@@ -119,12 +119,19 @@ def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[
     are the coordinates behind each level; ``share`` is the weight of the data in the distances,
     before they were shrunk.
     """
+    seen = 1 + (relative - 1) / share  # undo the shrinkage
+    found: npt.NDArray[np.bool_] = seen > largest_by_chance(known)
+    return found
+
+
+def largest_by_chance(known: Vector) -> Vector:
+    """Return how large chance makes a level, relative to the typical one, in one round of a hundred
+    with equal parties: (J,). ``known`` are the coordinates behind each level."""
     from scipy.special import fdtri
 
     others = max(float(known.sum() - known.max(initial=0.0)), _FEWEST)
     some, where = np.unique(known, return_inverse=True)  # mostly one: a ratio takes microseconds
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = fdtri(np.maximum(some, _FEWEST), others, 1 - _ACCUSED / max(len(known), 1))[where]
-    seen = 1 + (relative - 1) / share  # undo the shrinkage
-    found: npt.NDArray[np.bool_] = seen > np.nan_to_num(ratio, nan=np.inf, posinf=np.inf)
+    found: Vector = np.nan_to_num(ratio, nan=np.inf, posinf=np.inf)
     return found

@@ -22,6 +22,7 @@ import numpy as np
 
 from consilience.arrays import Vector
 from consilience.beliefs import Lasting
+from consilience.estimators.certainty import largest_by_chance
 from consilience.estimators.choices import Choices
 from consilience.estimators.levels import of_peers
 from consilience.updates.votes import middle
@@ -128,12 +129,15 @@ def kept_of(
     Newcomers keep all of it.
 
     The bar is ``outlasting`` typical trails where errors are fresh noise. The more of them lasts,
-    the more honest parties differ in their trails, and the higher the bar. Beyond it, trust falls
-    with the square: what a party adds to the consensus must fall as its error grows, and faster
-    than training under a lasting bias makes errors grow. What is typical goes by weight, or copies
-    near the middle would lower the bar for everybody else.
+    the more honest parties differ in their trails, and the higher the bar. In few coordinates it is
+    no lower than what chance makes of equal parties. Beyond it, trust falls with the square: what a
+    party adds to the consensus must fall as its error grows, and faster than training under a
+    lasting bias makes errors grow. What is typical goes by weight, or copies near the middle would
+    lower the bar for everybody else.
     """
-    most = outlasting / max(1 - lasts, _LEAST_FRESH) * middle(seen.left, weights)
+    bar = outlasting / max(1 - lasts, _LEAST_FRESH)
+    chance = largest_by_chance(np.full(len(seen.left), seen.block.count))
+    most = max(bar, float(chance.max())) * middle(seen.left, weights)
     own = np.where(seen.rounds >= enough_rounds, lasting_squares(seen), 0.0)
     kept: Vector = np.where(own > most, most / np.maximum(own, max(most, _TINY)), 1.0) ** 2
     return kept

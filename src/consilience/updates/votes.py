@@ -67,7 +67,8 @@ def between_halves(ordered: Vector, weights: Vector) -> float:
 
     The result must not depend on the order of equal numbers: the lighter come first.
     """
-    new = np.append(True, ordered[1:] > ordered[:-1] + _TIE * np.abs(ordered[:-1]))
-    if not new.all():
-        weights = weights[np.lexsort((weights, np.cumsum(new)))]
+    with np.errstate(invalid="ignore"):  # two infinities
+        equal = np.diff(ordered) <= _TIE * np.abs(ordered[1:])
+    if equal.any():
+        weights = weights[np.lexsort((weights, np.cumsum(np.append(True, ~equal))))]
     return float(np.interp(0.5 * weights.sum(), np.cumsum(weights) - 0.5 * weights, ordered))
