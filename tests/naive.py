@@ -1126,13 +1126,14 @@ def quantile(values, counts, share):
 
 
 def between(values, weights):
-    """The weighted median, interpolated."""
-    pairs = sorted(zip(values, weights, strict=True))
-    places, passed = [], 0.0
-    for _, w in pairs:
-        places.append(passed + w / 2)
-        passed += w
-    return np.interp(passed / 2, places, [value for value, _ in pairs])
+    """The weighted median, interpolated. Equal numbers are a plateau."""
+    places, numbers, passed = [], [], 0.0
+    for value in sorted(set(values)):
+        mine = [w for v, w in zip(values, weights, strict=True) if v == value]
+        places += [passed + min(mine) / 2, passed + sum(mine) - min(mine) / 2]
+        numbers += [value, value]
+        passed += sum(mine)
+    return np.interp(passed / 2, places, numbers)
 
 
 def middle(values, weights):

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 import consilience as cs
 import naive
 from consilience.engines.in_process import InProcess
-from consilience.trails import Trails
+from consilience.trails import Relay, Trails
 from consilience.updates.parsing import parse
 from consilience.updates.votes import middle
 
@@ -116,7 +116,6 @@ def test_after_some_rounds_other_places_take_over(tmp_path):
     for k, (updates, _) in enumerate(rounds_of(108, size=9000, bias=0.5)):
         found = cs.aggregate(updates, memory=memory)
         used.append(memory.trails.places)
-        assert memory.trails.evidence(14) is None or memory.trails.evidence(14).apart is not None
         if k >= 20:
             assert found.groups == (("a0", "a1", "a2", "a3"),), k
             assert memory.trails.rounds.max() > 8  # of nearly ten that a decay of 0.9 leads to
@@ -240,7 +239,58 @@ def test_places_that_hold_most_of_an_error_are_not_all_that_counts():
             assert min(found.weights[f"{j}"] for j in range(10)) > 0.05, k
 
 
-def test_equal_numbers_may_come_in_any_order():
-    values, weights = np.array([0.0, 0.0, 1.0, 1.0 + 1e-15]), np.array([4.0, 1.0, 3.0, 1.0])
-    for order in permutations(range(4)):
-        assert middle(values[[*order]], weights[[*order]]) == pytest.approx(0.6)
+def test_how_far_a_rounds_parties_are_apart_is_known_when_other_places_take_over():
+    random, parties = np.random.default_rng(0), ("a", "b", "c")
+    relay = Relay.begun(9000, random)
+    for _ in range(52):
+        sent = random.standard_normal((3, 9000))
+        relay = relay.followed(parties, lambda at, sent=sent: sent[:, at], 0.9, random)
+        errors = naive.errors_of(dict(zip(parties, sent[:, relay.used.places], strict=True)))
+        apart = np.mean((errors["a"] - errors["b"]) ** 2)
+        assert relay.evidence(3) is None or relay.evidence(3).apart[0, 1] == pytest.approx(apart)
+    assert relay.judged(0.5).used.apart is None  # of that round alone
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "median"),
+    [
+        ([0.0, 0.0, 1.0], [1.0, 6.0, 3.0], 0.0),
+        ([0.0, 1.0, 1.0], [3.0, 1.0, 6.0], 1.0),
+        ([0.0, 0.0, 1.0, 1.0 + 1e-15], [4.0, 1.0, 3.0, 1.0], 0.0),
+        ([1.0, 2.0, np.inf], [1.0, 5.0, 1.0], 2.0),
+        ([2.0, 2.0, 2.0], [1.0, 0.0, 5.0], 2.0),
+    ],
+)
+def test_equal_numbers_may_come_in_any_order(values, weights, median):
+    for order in permutations(range(len(values))):
+        found = middle(np.array(values)[[*order]], np.array(weights)[[*order]])
+        assert found == pytest.approx(median), order
+
+
+def test_two_who_nearly_agree_hide_nobody_from_then_on(tmp_path):
+    """They are most of a small round, and its typical error is the least that a number can have."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    for k in range(12):
+        sent = random.standard_normal((12, 20_000), dtype=np.float32)
+        names = ["a0", "a1", *(f"p{j}" for j in range(10))]
+        if k == 8:
+            sent, names = sent[:3], names[:3]
+            sent[:2] = 0
+            sent[0, ::20] = 1.4e-45
+        cs.aggregate(dict(zip(names, sent, strict=True)), memory=memory)
+    assert memory.trails.evidence(12) is not None
+    memory.save(tmp_path / "memory.npz")
+    assert cs.Memory.load(tmp_path / "memory.npz").rounds == 12
+
+
+def test_places_where_nobody_errs_are_no_evidence():
+    """As of layers that are frozen: what is left is few, and alike by chance."""
+    for seed in range(2):
+        random, memory = np.random.default_rng(seed), cs.Memory(seed=seed)
+        at = random.choice(200_000, 64, replace=False)
+        for _ in range(14):
+            sent = np.zeros((10, 200_000), np.float32)
+            sent[:, at] = random.standard_normal((10, 64))
+            found = cs.aggregate(sent, memory=memory)
+            assert not found.groups
+        assert min(found.weights.values()) > 0.03

@@ -7,12 +7,13 @@ memory keeps the averages themselves, at a few thousand coordinates. These place
 secret randomness and replaced after some rounds: whoever finds them out does not profit for long.
 
 An error is taken about the coordinate-wise median of the round's updates, since the truth moves
-between rounds. For parties of the same rounds the median cancels out.
+between rounds.
 
 Errors are measured in units of their round's typical error. So a round in which everybody is loud
 counts as much as any other, and hides nothing of what the others told. A few places may hold most
 of the error, as the statistics of a layer do beside its weights. In so few numbers everything is
-alike by chance, so no place counts for more than a hundredth of a typical error.
+alike by chance, so no place counts for more than about a hundredth of a typical error. Places where
+nobody errs are no evidence.
 
 The size of the errors before averaging is kept as well: what share remains tells noise from data.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 
@@ -35,7 +37,7 @@ PLACES = 8192
 _FEWEST = 256  # places that are kept however many parties there are
 _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, places are dropped
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
-_HEAVIEST = 0.01  # of a typical squared error: no place holds more
+_HEAVIEST = 0.01  # of a typical squared error: no place holds much more, if enough hold some
 _LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
 _TURNS = 4  # iterations of that limit, as what is cut off changes the sum
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
@@ -118,11 +120,11 @@ class Trails:
 
     def in_units(self) -> Trails:
         """Return trails of an earlier release, which were in the units of the updates."""
-        typical = float(np.median(self.squares)) if self.parties else 0.0
-        if not 0 < typical < np.inf:
+        if not self.parties:
             return self
-        means = [mean / np.float32(np.sqrt(typical)) for mean in self.means]
-        return replace(self, means=means, squares=self.squares / typical)
+        units = _units(np.sqrt(self.squares))
+        means = [(m / unit).astype(np.float32) for m, unit in zip(self.means, units, strict=True)]
+        return replace(self, means=kept(np.stack(means)), squares=self.squares / units**2)
 
     def first(self, count: int) -> Trails:
         """Return the trails of the ``count`` parties that were seen most recently."""
@@ -145,7 +147,8 @@ class Trails:
         distances = _distances(self.means[:count])
         if not np.isfinite(distances).all():
             return None
-        block = Block(self.parties[:count], distances, float(len(self.places)))
+        live = np.count_nonzero(reduce(np.logical_or, self.means[:count]))
+        block = Block(self.parties[:count], distances, float(live) or 1.0)
         apart = None if self.apart is None or len(self.apart) != count else self.apart
         return Lasting(block, self.squares[:count], self.effective[:count], apart=apart)
 
@@ -171,21 +174,24 @@ def _in_units(errors: Array) -> tuple[Array, Vector]:
     """Return the errors in units of the typical one, with no place too heavy, and their mean
     squares."""
     errors *= _lightened(errors)
-    lengths = np.sqrt(_mean_squares(errors))
-    typical = float(np.median(lengths)) or float(np.mean(lengths)) or 1.0
-    with np.errstate(over="ignore"):
-        errors /= np.maximum(lengths / _LONGEST, typical).astype(errors.dtype)[:, None]
-    np.clip(errors, -_LARGEST, _LARGEST, out=errors)
+    units = _units(np.sqrt(_mean_squares(errors)))
+    errors /= np.maximum(units, np.finfo(errors.dtype).tiny).astype(errors.dtype)[:, None]
     return errors, _mean_squares(errors)
+
+
+def _units(lengths: Vector) -> Vector:
+    """Return what to divide errors of these lengths by: the typical length, or more, so that none
+    is longer than so many."""
+    typical = float(np.median(lengths)) or float(np.mean(lengths)) or 1.0
+    return np.maximum(lengths / _LONGEST, typical)
 
 
 def _lightened(errors: Array) -> Array:
     """Return what to multiply each place by: one, or less where it holds too much of the typical
     squared error (a median over the parties, which a few of them cannot set)."""
-    with np.errstate(over="ignore"):
-        typical = np.square(_median(np.abs(errors)), dtype=float)
+    typical = np.square(_median(np.abs(errors)), dtype=float)
     most = np.inf
-    if np.count_nonzero(typical) > 1 / _HEAVIEST:  # else somebody has to
+    if np.count_nonzero(typical) > 1 / _HEAVIEST:  # else some must hold more
         for _ in range(_TURNS):
             most = _HEAVIEST * float(np.minimum(typical, most).sum())
     heavy = typical > most
@@ -253,8 +259,10 @@ class Relay:
         return found and replace(found, lasted=self.lasted)
 
     def judged(self, lasts: float) -> Relay:
-        """Return the same after a round in which this share of a typical error lasted."""
-        return replace(self, lasted=max(self.lasted, lasts))
+        """Return the same after a round in which this share of a typical error lasted; what is
+        needed for that round alone is dropped."""
+        used = replace(self.used, apart=None)
+        return Relay(used, self.young, max(self.lasted, lasts))
 
     def followed(
         self, parties: tuple[str, ...], look: Look, decay: float, random: np.random.Generator

@@ -119,9 +119,7 @@ class Pairwise(Choices):
         shared = reduce(np.minimum, [view.shared for view in views])[np.ix_(there, there)]
         groups = groups_of(present, shared, self.together)
         relative = reduce(np.minimum, [view.relative for view in views])
-        lasting = Lasts(
-            *(reduce(np.minimum, each) for each in zip(*(v.lasting for v in views), strict=True))
-        )
+        lasting = reduce(Lasts.both, [view.lasting for view in views])
         return Beliefs(
             evidence,
             weights,
@@ -259,9 +257,10 @@ class Pairwise(Choices):
             # In the first rounds, too little is known of how much lasts.
             enough = _LONGER * self.enough_rounds
             shared = kept_unshared(past, enough, self.unshared / (1 - most) ** 4, heard)
-        few = 1 / self.remarkable
-        longer = np.where(known <= few, lasting_lengths(past, heard), 0.0)
-        return np.maximum(known * shared, self.owner * most**2), Lasts(longer, shared <= few)
+        both = known * shared
+        cut = (both <= 1 / self.remarkable) & (both < 1)
+        longer = np.where(cut & (known <= shared), lasting_lengths(past, heard), 0.0)
+        return np.maximum(both, self.owner * most**2), Lasts(longer, cut & (shared <= known))
 
     def most_slack_after(self, past: Lasting | None) -> float:
         """Return the largest ρ: less than ``most_slack`` if errors are known to fade."""

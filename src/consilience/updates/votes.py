@@ -7,6 +7,7 @@ import numpy as np
 from consilience.arrays import Array, Vector
 
 _TIE = 1e-9  # share of all votes, or of a number, that is only rounding
+_MOST = 1e300  # numbers beyond it are not equal to infinity
 
 
 def at_most_a_third(weights: Vector) -> Vector:
@@ -65,10 +66,17 @@ def middle(values: Vector, weights: Vector) -> float:
 def between_halves(ordered: Vector, weights: Vector) -> float:
     """Return the weighted median of numbers in ascending order.
 
-    The result must not depend on the order of equal numbers: the lighter come first.
+    A number stands in the middle of its weight. Equal numbers reach from the middle of the lightest
+    at one end to that at the other, so that their order does not matter.
     """
-    with np.errstate(invalid="ignore"):  # two infinities
-        equal = np.diff(ordered) <= _TIE * np.abs(ordered[1:])
-    if equal.any():
-        weights = weights[np.lexsort((weights, np.cumsum(np.append(True, ~equal))))]
-    return float(np.interp(0.5 * weights.sum(), np.cumsum(weights) - 0.5 * weights, ordered))
+    after = np.cumsum(weights)
+    half = 0.5 * after[-1]
+    with np.errstate(invalid="ignore"):  # infinities
+        equal = np.diff(ordered) <= _TIE * np.minimum(np.abs(ordered[1:]), _MOST)
+    if not equal.any():
+        return float(np.interp(half, after - 0.5 * weights, ordered))
+    first = np.flatnonzero(np.append(True, ~equal))
+    last = np.append(first[1:], len(ordered)) - 1
+    least = 0.5 * np.minimum.reduceat(weights, first)
+    ends = np.stack([after[first] - weights[first] + least, after[last] - least], axis=1)
+    return float(np.interp(half, ends.ravel(), np.repeat(ordered[first], 2)))
