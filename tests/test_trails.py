@@ -179,6 +179,14 @@ def test_errors_beyond_what_can_be_kept_stay_numbers(each_loops, dtype):
     assert trails.evidence(5) is not None
 
 
+def test_no_round_counts_for_more_than_ten_typical_errors():
+    sent = np.random.default_rng(0).standard_normal((9, 500))
+    sent[0] *= 1000
+    trails = Trails.begun(500, np.random.default_rng(0)).followed(tuple("abcdefghi"), sent, 0.9)
+    assert trails.squares[0] == pytest.approx(100)
+    assert np.median(trails.squares) == pytest.approx(1)
+
+
 def test_means_too_large_to_square_are_no_evidence():
     trails = Trails(2, np.arange(2), ("a", "b"), np.full(2, 3.0), np.array([[1e200, 0], [0, 0]]))
     assert trails.evidence(2) is None
@@ -257,7 +265,7 @@ def test_how_far_a_rounds_parties_are_apart_is_known_when_other_places_take_over
         ([0.0, 0.0, 1.0], [1.0, 6.0, 3.0], 0.0),
         ([0.0, 1.0, 1.0], [3.0, 1.0, 6.0], 1.0),
         ([0.0, 0.0, 1.0, 1.0 + 1e-15], [4.0, 1.0, 3.0, 1.0], 0.0),
-        ([1.0, 2.0, np.inf], [1.0, 5.0, 1.0], 2.0),
+        ([-np.inf, -np.inf, 2.0], [1.0, 1.0, 5.0], 2.0),
         ([2.0, 2.0, 2.0], [1.0, 0.0, 5.0], 2.0),
     ],
 )

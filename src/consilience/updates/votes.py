@@ -7,7 +7,6 @@ import numpy as np
 from consilience.arrays import Array, Vector
 
 _TIE = 1e-9  # share of all votes, or of a number, that is only rounding
-_MOST = 1e300  # numbers beyond it are not equal to infinity
 
 
 def at_most_a_third(weights: Vector) -> Vector:
@@ -71,8 +70,8 @@ def between_halves(ordered: Vector, weights: Vector) -> float:
     """
     after = np.cumsum(weights)
     half = 0.5 * after[-1]
-    with np.errstate(invalid="ignore"):  # infinities
-        equal = np.diff(ordered) <= _TIE * np.minimum(np.abs(ordered[1:]), _MOST)
+    with np.errstate(invalid="ignore"):  # two infinities
+        equal = np.diff(ordered) <= _TIE * np.abs(ordered[1:])
     if not equal.any():
         return float(np.interp(half, after - 0.5 * weights, ordered))
     first = np.flatnonzero(np.append(True, ~equal))
