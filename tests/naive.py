@@ -932,10 +932,10 @@ def errors_of(updates):
     middle = median_of(updates)
     errors = {a: x - middle for a, x in updates.items()}
     typical = [np.median([abs(e[k]) for e in errors.values()]) ** 2 for k in range(len(middle))]
-    if sum(square > 0 for square in typical) > 100:
+    if sum(square > 0 for square in typical) > 50:
         limited = typical
         for _ in range(4):
-            most = sum(limited) / 100
+            most = sum(limited) / 50
             limited = [min(square, most) for square in typical]
         cut = [(most / square) ** 0.5 if square > most else 1.0 for square in typical]
         errors = {a: e * cut for a, e in errors.items()}

@@ -12,7 +12,7 @@ between rounds.
 Errors are measured in units of their round's typical error. So a round in which everybody is loud
 counts as much as any other, and hides nothing of what the others told. A few places may hold most
 of the error, as the statistics of a layer do beside its weights. In so few numbers everything is
-alike by chance, so no place counts for more than about a hundredth of a typical error. Places where
+alike by chance, so no place counts for more than about a fiftieth of a typical error. Places where
 nobody errs are no evidence.
 
 The size of the errors before averaging is kept as well: what share remains tells noise from data.
@@ -37,9 +37,10 @@ PLACES = 8192
 _FEWEST = 256  # places that are kept however many parties there are
 _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, places are dropped
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
-_HEAVIEST = 0.01  # of a typical squared error: no place holds much more, if enough hold some
-_LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
+_HEAVIEST = 1 / 50  # of a typical squared error: no place holds much more, if enough hold some.
+# So a trail is worth the fewest coordinates that `estimators.reading` assumes.
 _TURNS = 4  # iterations of that limit, as what is cut off changes the sum
+_LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
 FORGOTTEN = 1e-3  # a party is dropped once its count has decayed to this share of a fresh round's
 
