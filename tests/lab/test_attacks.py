@@ -7,6 +7,7 @@ from scipy import stats
 import consilience as cs
 from consilience.lab.attacks import (
     AIMED,
+    BYZFL,
     MALFORMED,
     NEEDS_AGGREGATOR,
     NEEDS_TRAINING,
@@ -196,10 +197,11 @@ def test_random_local_with_real_training():
 
 
 def test_the_suite_is_complete_and_its_sets_are_of_it():
-    assert {name for name, _ in SUITE.values()} == set(attacks()) - set(TRIGGERS)
+    foreign = {name for name, _ in BYZFL.values()}
+    assert {name for name, _ in SUITE.values()} == set(attacks()) - set(TRIGGERS) - foreign
     assert len({(name, str(settings)) for name, settings in SUITE.values()}) == len(SUITE) == 34
     assert set(SUITE) > NEEDS_TRAINING | NEEDS_AGGREGATOR | MALFORMED
-    assert not set(SUITE) & set(AIMED)
+    assert len({*SUITE, *AIMED, *BYZFL}) == len(SUITE) + len(AIMED) + len(BYZFL)
     knowledge = everything()
     for label, (name, settings) in SUITE.items():
         known = Knowledge(
@@ -213,11 +215,11 @@ def test_the_suite_is_complete_and_its_sets_are_of_it():
                 make(name, Knowledge(classes=10), **settings)
 
 
-@pytest.mark.parametrize("label", [*SUITE, *AIMED])
+@pytest.mark.parametrize("label", [*SUITE, *AIMED, *BYZFL])
 @pytest.mark.parametrize("parties", [0, 1, 2, 7])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_any_honest_parties_and_no_adversaries(label, parties, dtype):
-    name, settings = {**SUITE, **AIMED}[label]
+    name, settings = {**SUITE, **AIMED, **BYZFL}[label]
     honest = honest_updates(parties=parties, dtype=dtype)
     before = honest.copy()
     attack = make(name, everything(), **settings)
@@ -522,3 +524,25 @@ def test_a_malformed_majority_is_rejected_where_the_server_gives_its_model(label
     consensus = cs.aggregate(updates, method="mean", center=np.zeros(12))
     assert sorted(consensus.rejected) == ["3", "4", "5", "6", "7"]
     assert np.allclose(consensus.value, honest.mean(0))
+
+
+@pytest.mark.parametrize(("name", "sign"), [("byzfl_ipm", -1), ("byzfl_alie", 1)])
+def test_the_search_of_byzfl_doubles_its_steps_then_shortens_them(name, sign):
+    """Against an aggregator that stops listening beyond 25, where it has come from 10 to 30."""
+    honest = honest_updates(parties=6).astype(float)
+    mu, sd = honest.mean(0), honest.std(0, ddof=1)
+    step = mu if name == "byzfl_ipm" else sd
+    start = 0 * mu if name == "byzfl_ipm" else mu
+
+    def deaf(rows: np.ndarray) -> np.ndarray:
+        size = float((rows[-1] - start) @ step / (step @ step)) * sign
+        return mu + (size if size <= 25 else 0.0) * step
+
+    sent = make(name, Knowledge(aggregate=deaf))(honest, 2, RNG(0))
+    size = 10.0  # 10 + 20 is too far; then steps of 20 · 0.8^k, as long as they do not lead too far
+    for k in range(1, 18):
+        longer = size + 20 * 0.8**k
+        size = longer if longer <= 25 else size
+    assert np.allclose(sent, np.tile(start + sign * size * step, (2, 1)))
+    with pytest.raises(ValueError, match="give Knowledge an `aggregate`"):
+        make(name)

@@ -80,7 +80,7 @@ def ours(method: Method, rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("f", [1, 3])
 def test_ours_equal_byzfl(f: int, seed: int) -> None:
     """In float64, to rounding: what is mixed or clipped, and what is made of it."""
-    rules, before = byzfl("aggregators"), byzfl("preaggregators")
+    rules, before = byzfl("aggregators.aggregators"), byzfl("aggregators.preaggregators")
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal(60) + rng.standard_normal((9, 60))
     rows[-f:] = [-rows[:-f].mean(axis=0), 9 * rng.standard_normal(60)][seed % 2]
@@ -109,7 +109,7 @@ def test_our_caf_equals_byzfl_where_its_direction_is_exact() -> None:
     means are enough; beyond, parties without weight still set the scale of ByzFL's steps."""
     rows = np.array([-1.6, -1.4, -1.3, -1.2, -0.6, 0.9, 1.3, 1.4])[:, None]
     found = ours(cs.CAF(2), rows)
-    np.testing.assert_allclose(found, byzfl("aggregators").CAF(2)(rows), rtol=1e-12)
+    np.testing.assert_allclose(found, byzfl("aggregators.aggregators").CAF(2)(rows), rtol=1e-12)
     assert abs(found[0] - rows.mean()) > 0.3
 
 

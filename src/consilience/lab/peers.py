@@ -84,10 +84,10 @@ def peer(name: str, adversaries: int) -> Peer:
         raise ValueError(f"no peer is called {name!r}; there are: {', '.join(peers())}")
     short = name.removeprefix("byzfl-").removeprefix("nnm-")
     kind, told = _RULES[short]
-    make = getattr(byzfl("aggregators"), kind)
+    make = getattr(byzfl("aggregators.aggregators"), kind)
     steps = [make(f=adversaries) if told else make()]
     if name.startswith("byzfl-nnm-"):
-        before = byzfl("preaggregators")
+        before = byzfl("aggregators.preaggregators")
         steps = [before.Clipping(c=CLIP), before.NNM(f=adversaries), *steps]
     return Peer(steps, short in _DRAWS, LIMIT if short == "caf" else None)
 
@@ -112,19 +112,19 @@ def _within(seconds: float | None) -> Iterator[None]:
 
 
 def byzfl(name: str) -> ModuleType:
-    """One of ByzFL's modules of aggregators, without the rest of the package.
+    """One of ByzFL's modules, without the rest of the package.
 
     Importing byzfl itself imports torchvision, which fails beside a CPU-only torch. So the modules
     are imported from a package that is found but not executed. It is then removed, so that
     `import byzfl` elsewhere still imports all of it.
     """
-    full = f"byzfl.aggregators.{name}"
+    full = f"byzfl.{name}"
     if full in sys.modules:
         return sys.modules[full]
     spec = importlib.util.find_spec("byzfl")
     if spec is None:
         raise ImportError(
-            "the peers' aggregators come from byzfl, which is not installed: "
+            "the peers' aggregators and attacks come from byzfl, which is not installed: "
             "pip install 'consilience[bench]'"
         )
     sys.modules["byzfl"] = importlib.util.module_from_spec(spec)

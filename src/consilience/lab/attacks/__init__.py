@@ -17,14 +17,23 @@ Knowledge and its settings, returns an Attack, and is decorated with `register`.
         attack = make(name, knowledge, **settings)
 
 Backdoors are not in it: they do not aim at accuracy, and have a benchmark of their own. `AIMED` has
-attacks whose settings were chosen with `pairwise` in mind. A benchmark runs them if they are named.
+attacks whose settings were chosen with `pairwise` in mind, `BYZFL` those of ByzFL's own code. A
+benchmark runs them if they are named.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from consilience.lab.attacks import adaptive, backdoors, blind, crafted, optimised, poisoned
+from consilience.lab.attacks import (
+    adaptive,
+    backdoors,
+    blind,
+    byzfl,
+    crafted,
+    optimised,
+    poisoned,
+)
 from consilience.lab.attacks.registry import (
     Attack,
     Knowledge,
@@ -37,6 +46,7 @@ from consilience.lab.attacks.registry import (
 
 __all__ = [
     "AIMED",
+    "BYZFL",
     "MALFORMED",
     "NEEDS_AGGREGATOR",
     "NEEDS_TRAINING",
@@ -49,6 +59,7 @@ __all__ = [
     "attacks",
     "backdoors",
     "blind",
+    "byzfl",
     "crafted",
     "make",
     "optimised",
@@ -102,6 +113,12 @@ AIMED: dict[str, tuple[str, dict[str, Any]]] = {
     "alie-0.8": ("alie", {"z": 0.8}),
     "alie-1.25": ("alie", {"z": 1.25}),
     "alie-2": ("alie", {"z": 2.0}),
+}
+
+# What ByzFL's benchmark runs, by ByzFL's own search.
+BYZFL: dict[str, tuple[str, dict[str, Any]]] = {
+    "byzfl-ipm": ("byzfl_ipm", {}),
+    "byzfl-alie": ("byzfl_alie", {}),
 }
 
 # Labels of the suite: attacks that need `train` or `aggregate` of their Knowledge, and attacks

@@ -20,7 +20,7 @@ from typing import Any
 
 from consilience import methods
 from consilience.estimators.catalogue import DEFAULT, Method
-from consilience.lab.attacks import AIMED, NEEDS_AGGREGATOR, SUITE
+from consilience.lab.attacks import AIMED, BYZFL, NEEDS_AGGREGATOR, SUITE
 from consilience.lab.experiments.lineup import NONE, ORACLE, Seen, among, check, method_of, quiet
 from consilience.lab.experiments.pictures import HETEROGENEITY, Pictures, adversary, shards
 from consilience.lab.federation import Federation, Rule, sgd
@@ -185,7 +185,7 @@ def run(
 def _attack(label: str) -> tuple[str, dict[str, Any]]:
     """Return the attack of that label; ``alie-optimised@10`` searches in every tenth round only."""
     kind, _, every = label.partition("@")
-    known = {NONE: ("gaussian", {}), **SUITE, **AIMED}  # under "none" nobody sends it
+    known = {NONE: ("gaussian", {}), **SUITE, **AIMED, **BYZFL}  # under "none" nobody sends it
     among("attack", (kind,), tuple(known))
     name, settings = known[kind]
     if kind == label:
