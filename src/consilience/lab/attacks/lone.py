@@ -27,7 +27,7 @@ _OTHERS = "needs the updates of other parties, and a client sees only its own"
 _DATA = "changes what is trained on, and here is only what comes of it: change the client's data"
 _NEEDS = {
     **dict.fromkeys(("adaptive", "alie", "mimic", "min_max", "min_sum"), _OTHERS),
-    **dict.fromkeys(("optimised_alie", "optimised_ipm"), _OTHERS),
+    **dict.fromkeys(("optimised_alie", "optimised_ipm", "byzfl_alie", "byzfl_ipm"), _OTHERS),
     **dict.fromkeys(("label_flip", "random_local"), _DATA),
     **dict.fromkeys(("patch", "central", "semantic", "replacement", "rare", "constrained"), _DATA),
 }
