@@ -869,7 +869,8 @@ def unshared(rounds, past, votes, bar):
     alone = {a: min(max(u, 0), own[a]) for a, u in alone.items()}
     if typical({a: alone[a] / own[a] if own[a] else 0 for a in known}) > 0.5:
         return {}
-    bar = max(1, bar) * typical(own)
+    K, J = max(size_of(rounds[-1]) - len(known) + 2, 1), len(known)
+    bar = max(1, bar, f.ppf(1 - 0.01 / J, K, K * (J - 1))) * typical(own)
     return {a: min(1, bar / alone[a]) ** 4 if alone[a] else 1.0 for a in known}
 
 
@@ -883,15 +884,17 @@ def typical_share(rounds, past, weights):
 
 
 def typical_pair(rounds, past, now, weights):
-    """The same from distances between averages, beside those in the last round."""
+    """The same from distances between averages, beside those in single rounds."""
     known = {a: w for a, w in zip(now, weights, strict=True) if past[a].known and w > 0}
     if 2 * sum(known.values()) <= sum(weights):
         return 0.0
-    trails, errors, shares, heard = trails_of(rounds, now), errors_of(rounds[-1]), {}, {}
+    trails, errors, shares, heard = trails_of(rounds, now), [*map(errors_of, rounds)], {}, {}
     for a in known:
         for b in known:
-            apart = np.mean((errors[a] - errors[b]) ** 2)
-            if apart > 0 and a != b:
+            met = [np.mean((each[a] - each[b]) ** 2) for each in errors if a in each and b in each]
+            apart = np.mean(met)
+            often = len(met) >= 0.5 * min(sum(x in each for each in errors) for x in (a, b))
+            if apart > 0 and a != b and often:
                 fresh = min(0.5 / past[a].rounds + 0.5 / past[b].rounds, 0.99)
                 ratio = np.mean((trails[a] - trails[b]) ** 2) / apart
                 shares[a, b] = min(max((ratio - fresh) / (1 - fresh), 0), 1)
@@ -933,10 +936,9 @@ def errors_of(updates):
     errors = {a: x - middle for a, x in updates.items()}
     typical = [np.median([abs(e[k]) for e in errors.values()]) ** 2 for k in range(len(middle))]
     if sum(square > 0 for square in typical) > 50:
-        limited = typical
-        for _ in range(4):
-            most = sum(limited) / 50
-            limited = [min(square, most) for square in typical]
+        most = sum(typical)
+        for _ in range(2000):  # what is cut off changes the sum
+            most = sum(min(square, most) for square in typical) / 50
         cut = [(most / square) ** 0.5 if square > most else 1.0 for square in typical]
         errors = {a: e * cut for a, e in errors.items()}
     lengths = {a: np.mean(e**2) ** 0.5 for a, e in errors.items()}
@@ -1130,7 +1132,8 @@ def between(values, weights):
     places, numbers, passed = [], [], 0.0
     for value in sorted(set(values)):
         mine = [w for v, w in zip(values, weights, strict=True) if v == value]
-        places += [passed + min(mine) / 2, passed + sum(mine) - min(mine) / 2]
+        half = sum(w * w for w in mine) / sum(mine) / 2 if sum(mine) else 0.0
+        places += [passed + half, passed + sum(mine) - half]
         numbers += [value, value]
         passed += sum(mine)
     return np.interp(passed / 2, places, numbers)

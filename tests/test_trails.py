@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import consilience as cs
 import naive
 from consilience.engines.in_process import InProcess
+from consilience.estimators.weighing import typical_of
 from consilience.trails import Relay, Trails
 from consilience.updates.parsing import parse
 from consilience.updates.votes import middle
@@ -247,24 +248,70 @@ def test_places_that_hold_most_of_an_error_are_not_all_that_counts():
             assert min(found.weights[f"{j}"] for j in range(10)) > 0.05, k
 
 
-def test_how_far_a_rounds_parties_are_apart_is_known_when_other_places_take_over():
-    random, parties = np.random.default_rng(0), ("a", "b", "c")
+def test_how_far_parties_are_apart_in_single_rounds_is_known_when_other_places_take_over():
+    random, parties, apart, met = np.random.default_rng(0), ("a", "b", "c"), 0.0, 0.0
     relay = Relay.begun(9000, random)
     for _ in range(52):
         sent = random.standard_normal((3, 9000))
         relay = relay.followed(parties, lambda at, sent=sent: sent[:, at], 0.9, random)
         errors = naive.errors_of(dict(zip(parties, sent[:, relay.used.places], strict=True)))
-        apart = np.mean((errors["a"] - errors["b"]) ** 2)
-        assert relay.evidence(3) is None or relay.evidence(3).apart[0, 1] == pytest.approx(apart)
-    assert relay.judged(0.5).used.apart is None  # of that round alone
+        apart = 0.9 * apart + np.mean((errors["a"] - errors["b"]) ** 2)
+        met = 0.9 * met + 1
+        seen = relay.evidence(3)
+        assert seen is None or seen.apart[0, 1] == pytest.approx(apart / met)
+
+
+def test_who_hardly_met_is_not_known_to_be_apart():
+    random, relay = np.random.default_rng(0), Relay.begun(50, np.random.default_rng(0))
+    for here in ["abc", "abc", "abd", "abc", "abd", "abd", "abcd"]:
+        sent = random.standard_normal((len(here), 50))
+        relay = relay.followed(tuple(here), lambda at, sent=sent: sent[:, at], 1.0, random)
+    known = relay.evidence(4).apart > 0
+    assert known.tolist() == [
+        [False, True, True, True],
+        [True, False, True, True],
+        [True, True, False, False],  # c and d met once in four rounds each
+        [True, True, False, False],
+    ]
+
+
+def test_a_lone_party_is_apart_from_nobody():
+    memory = cs.Memory()
+    for _ in range(3):
+        cs.aggregate({"a": [1.0, 2.0]}, memory=memory)
+    assert memory.relay.evidence(1).apart.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(("many", "times"), [(1, 1e3), (3, 1e5), (12, 1e4)])
+def test_no_place_holds_more_than_a_fiftieth(many, times):
+    """However large a few are, as a counter or a variance may be."""
+    sent = np.random.default_rng(0).standard_normal((10, 2000))
+    sent[:, :many] *= times
+    trails = Trails.begun(2000, np.random.default_rng(0)).followed(tuple("abcdefghij"), sent, 0.9)
+    typical = np.median(np.abs(trails.means), axis=0) ** 2
+    assert typical.max() / typical.sum() == pytest.approx(1 / 50)
+
+
+def test_dust_of_one_party_is_no_evidence():
+    """Only ten coordinates are trained; one party sends something in all others."""
+    random, memory = np.random.default_rng(1), cs.Memory(seed=0)
+    for k in range(20):
+        sent = np.zeros((11, 9000))
+        sent[:, :10] = random.standard_normal((11, 10))
+        sent[10] += 1e-12 * random.standard_normal(9000)
+        found = cs.aggregate(sent, memory=memory)
+        if k >= 8:
+            assert not any(len({*group} - {"10"}) > 1 for group in found.groups), k
 
 
 @pytest.mark.parametrize(
     ("values", "weights", "median"),
     [
-        ([0.0, 0.0, 1.0], [1.0, 6.0, 3.0], 0.0),
-        ([0.0, 1.0, 1.0], [3.0, 1.0, 6.0], 1.0),
-        ([0.0, 0.0, 1.0, 1.0 + 1e-15], [4.0, 1.0, 3.0, 1.0], 0.0),
+        ([0.0, 0.0, 1.0], [3.0, 4.0, 3.0], 0.0),
+        ([0.0, 1.0, 1.0], [3.0, 4.0, 3.0], 1.0),
+        ([0.0, 0.0, 1.0], [1.0, 6.0, 3.0], 9 / 58),  # 37/14 of 10 from either end of the zeros
+        ([0.0, 0.0, 1.0, 1.0 + 1e-15], [4.0, 1.0, 3.0, 1.0], 1.2 / 2.95),
+        ([0.2, 1.0, 1.0], [0.5, 0.5, 1e-12], 0.6),  # dust changes nothing
         ([2.0, 2.0, 2.0], [1.0, 0.0, 5.0], 2.0),
     ],
 )
@@ -272,6 +319,11 @@ def test_equal_numbers_may_come_in_any_order(values, weights, median):
     for order in permutations(range(len(values))):
         found = middle(np.array(values)[[*order]], np.array(weights)[[*order]])
         assert found == pytest.approx(median), order
+
+
+def test_equal_levels_are_equal_in_any_unit():
+    values, weights = np.array([1.0, 1 + 4e-16, 2.0]), np.array([0.1, 0.4, 0.5])
+    assert typical_of(3 * values, weights) == pytest.approx(3 * typical_of(values, weights))
 
 
 def test_two_who_nearly_agree_hide_nobody_from_then_on(tmp_path):

@@ -31,6 +31,9 @@ _ROUNDING = 1e-15
 # Mean squared distances beyond this range are not those of updates, or count as zero. Ratios within
 # it, to any power up to 1.5, do not overflow.
 FARTHEST, _NEAREST = 4 * LARGEST**2, 1e-100
+FORGOTTEN = 1e-3  # what has decayed to this share of a fresh round's count is dropped
+_MOST_BLOCKS = 100  # with the usual decay 66 rounds are remembered
+_MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,6 +256,33 @@ class Evidence:
     def discounted(self, factor: float) -> Evidence:
         """Return the same evidence with smaller counts."""
         return Evidence(tuple(block.discounted(factor) for block in self.blocks))
+
+    def faded(self, decay: float, fresh: float) -> Evidence:
+        """Return what is left of it a round later, beside ``fresh`` coordinates."""
+        past = self.discounted(decay).blocks
+        return Evidence(tuple(block for block in past if block.count > FORGOTTEN * fresh))
+
+    def followed(self, now: Evidence) -> Evidence:
+        """Return it with the blocks of a later round, which come last."""
+        blocks = {frozenset(block.parties): block for block in self.blocks}
+        for block in now.blocks:
+            before = blocks.pop(frozenset(block.parties), None)
+            blocks[frozenset(block.parties)] = before.merged(block) if before else block
+        return Evidence(tuple(blocks.values()))
+
+    def latest(self, most_parties: int) -> Evidence:
+        """Return it without the oldest blocks, if there are too many of them or of parties."""
+        kept: list[Block] = []
+        parties: set[str] = set()
+        distances = 0
+        for block in reversed(self.blocks):
+            distances += block.distances.size
+            parties.update(block.parties)
+            many = distances > _MOST_DISTANCES or len(parties) > most_parties
+            if kept and (many or len(kept) == _MOST_BLOCKS):
+                break
+            kept.append(block)
+        return Evidence(tuple(reversed(kept)))
 
     def among(self, parties: Iterable[str]) -> Evidence:
         """Return the evidence on these parties, from rounds where at least two of them met."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -23,15 +22,13 @@ import numpy as np
 from consilience.arrays import Positions
 from consilience.beliefs import Beliefs, Known, Past
 from consilience.errors import ConsilienceError
-from consilience.evidence import Block, Evidence
+from consilience.evidence import Evidence
 from consilience.storage.memory_file import MOST_PARTIES, Contents, read, write
-from consilience.trails import FORGOTTEN, Look, Relay, Trails
+from consilience.trails import Look, Relay, Trails
 
 log = logging.getLogger("consilience")
 
 _COMPANY = 50  # so many parties are always inferred together, at next to no cost
-_MOST_BLOCKS = 100  # with the usual decay 66 rounds are remembered
-_MOST_DISTANCES = 2**23  # in all blocks, 64 MB
 _FARTHEST = 138.0  # 10⁶⁰, as a logarithm: a level so far from the typical one says no more
 
 
@@ -99,18 +96,16 @@ class Memory:
     def recall(self, now: Evidence) -> Evidence:
         """Return the evidence of a round together with what is remembered of its parties; if the
         round is small, also of parties they met before, so that it is judged in company."""
-        past = Evidence(self._before(now))
+        past = self._before(now)
         if len({*past.parties, *now.parties}) > _COMPANY:
             past = past.among(_company(past, set(now.parties)))
-        return Evidence(_followed(past.blocks, now))
+        return past.followed(now)
 
-    def _before(self, now: Evidence) -> tuple[Block, ...]:
-        """Return the blocks of earlier rounds, discounted, without those that have faded."""
+    def _before(self, now: Evidence) -> Evidence:
+        """Return the evidence of earlier rounds, discounted, without what has faded."""
         if self.evidence is None:
-            return ()
-        fresh = max(block.count for block in now.blocks)
-        past = self.evidence.discounted(self.decay)
-        return tuple(block for block in past.blocks if block.count > FORGOTTEN * fresh)
+            return Evidence(())
+        return self.evidence.faded(self.decay, max(block.count for block in now.blocks))
 
     def beyond(self, evidence: Evidence, now: Evidence) -> Past | None:
         """Return what is remembered of the levels of a round's parties beyond what `recall` gave.
@@ -138,27 +133,13 @@ class Memory:
         """Add a round, its beliefs, and the trails that `followed` returned."""
         self.past = self._with_levels(now, beliefs)  # from what was remembered before this round
         self.rounds += 1
-        self.evidence = self._with_round(now)
+        self.evidence = self._before(now).followed(now).latest(self.max_parties)
         if relay is not None:  # None: the method uses none
             self.relay = relay.judged(beliefs.lasts)
         told = _told(beliefs.known)
         if told is not None:
             self.known = _with_absent(told, self.known, now.parties)
         self._forget(max(self.max_parties, len(now.parties)))
-
-    def _with_round(self, now: Evidence) -> Evidence:
-        """Return the evidence of all rounds, the latest last, without the oldest beyond a limit."""
-        kept: list[Block] = []
-        parties: set[str] = set()
-        distances = 0
-        for block in reversed(_followed(self._before(now), now)):
-            distances += block.distances.size
-            parties.update(block.parties)
-            many = distances > _MOST_DISTANCES or len(parties) > self.max_parties
-            if kept and (many or len(kept) == _MOST_BLOCKS):
-                break
-            kept.append(block)
-        return Evidence(tuple(reversed(kept)))
 
     def _with_levels(self, now: Evidence, beliefs: Beliefs) -> Past | None:
         """Return everybody's level, relative to the typical one and averaged over its rounds."""
@@ -264,15 +245,6 @@ def _joined(new: Known, old: Known) -> Known:
         latent = replace(latent, factors=factors, own=own)
     parties = (*new.parties, *(old.parties[j] for j in absent))
     return Known(parties, np.concatenate([new.noise, old.noise[absent]]), latent)
-
-
-def _followed(past: Iterable[Block], now: Evidence) -> tuple[Block, ...]:
-    """Return the blocks of earlier rounds and of this one, which come last."""
-    blocks = {frozenset(block.parties): block for block in past}
-    for block in now.blocks:
-        before = blocks.pop(frozenset(block.parties), None)
-        blocks[frozenset(block.parties)] = before.merged(block) if before else block
-    return tuple(blocks.values())
 
 
 def _company(past: Evidence, present: set[str]) -> set[str]:

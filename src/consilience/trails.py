@@ -16,19 +16,19 @@ alike by chance, so no place counts for more than about a fiftieth of a typical 
 nobody errs are no evidence.
 
 The size of the errors before averaging is kept as well: what share remains tells noise from data.
+So are the mean distances between parties in single rounds, which no displaced median disturbs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 import numpy as np
 
 from consilience.arrays import Array, Matrix, Positions, Vector
 from consilience.beliefs import Lasting
-from consilience.evidence import Block
+from consilience.evidence import FORGOTTEN, Block, Evidence, pooled_distances
 from consilience.passes import loops
 
 Look = Callable[[Positions], Array]
@@ -39,10 +39,9 @@ _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, pla
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
 _HEAVIEST = 1 / 50  # of a typical squared error: no place holds much more, if enough hold some.
 # So a trail is worth the fewest coordinates that `estimators.reading` assumes.
-_TURNS = 4  # iterations of that limit, as what is cut off changes the sum
 _LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
-FORGOTTEN = 1e-3  # a party is dropped once its count has decayed to this share of a fresh round's
+_MOSTLY = 0.5  # of the rounds of two parties: in which they met, if their mean distance is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ class Trails:
     # as noisy a mean. By default, for files of an earlier release, as if means were single rounds.
     squares: Vector = field(default_factory=lambda: np.empty(0))
     effective: Vector = field(default_factory=lambda: np.empty(0))
-    apart: Matrix | None = None  # squared distances of the latest round's parties in that round
+    latest: Block | None = None  # distances of the latest round's parties in that round
 
     def __post_init__(self) -> None:
         if len(self.squares) < len(self.parties):
@@ -81,7 +80,7 @@ class Trails:
         if not np.isfinite(sent).all():  # whoever sent anything else is about to be rejected
             sent = np.nan_to_num(sent)
         errors, squares = _in_units(_about_median(np.ascontiguousarray(sent)))
-        apart = _distances([*errors])[:-1, :-1] if used else None
+        latest = Block(parties, _distances([*errors]), 1.0) if used else None
         rounds, effective = np.ones(len(parties)), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
@@ -103,7 +102,7 @@ class Trails:
             squares = np.concatenate([squares, self.squares[there]])
             effective = np.concatenate([effective, self.effective[there]])
         age = self.age + 1
-        known = rounds, means, age, squares, effective, apart
+        known = rounds, means, age, squares, effective, latest
         return Trails(self.size, self.places, parties, *known).thinned()
 
     def thinned(self) -> Trails:
@@ -148,10 +147,11 @@ class Trails:
         distances = _distances(self.means[:count])
         if not np.isfinite(distances).all():
             return None
-        live = np.count_nonzero(reduce(np.logical_or, self.means[:count]))
+        # Where most of them err: a few can err everywhere, if only by dust.
+        err = np.count_nonzero(np.stack(self.means[:count]), axis=0)
+        live = np.count_nonzero(2 * err > count)
         block = Block(self.parties[:count], distances, float(live) or 1.0)
-        apart = None if self.apart is None or len(self.apart) != count else self.apart
-        return Lasting(block, self.squares[:count], self.effective[:count], apart=apart)
+        return Lasting(block, self.squares[:count], self.effective[:count])
 
 
 def _about_median(sent: Array) -> Array:
@@ -191,14 +191,23 @@ def _lightened(errors: Array) -> Array:
     """Return what to multiply each place by: one, or less where it holds too much of the typical
     squared error (a median over the parties, which a few of them cannot set)."""
     typical = np.square(_median(np.abs(errors)), dtype=float)
-    most = np.inf
-    if np.count_nonzero(typical) > 1 / _HEAVIEST:  # else some must hold more
-        for _ in range(_TURNS):
-            most = _HEAVIEST * float(np.minimum(typical, most).sum())
+    most = _limit(typical)
     heavy = typical > most
     found = np.ones(len(typical), errors.dtype)
     found[heavy] = np.sqrt(most / typical[heavy])
     return found
+
+
+def _limit(squares: Vector) -> float:
+    """Return the largest c with c = Σ min(square, c)/50; infinite if too few are positive."""
+    most = round(1 / _HEAVIEST)
+    if np.count_nonzero(squares) <= most:  # some must hold more
+        return np.inf
+    parted = np.partition(squares, len(squares) - most)
+    largest = np.sort(parted[-most:])
+    # c if the k-th and all larger ones are cut off to it, and so the sum of all others over k.
+    limits = (parted[:-most].sum() + np.cumsum(largest)) / np.arange(1, most + 1)
+    return float(limits[np.flatnonzero(largest <= limits)[-1]])
 
 
 def _distances(rows: Sequence[Array]) -> Matrix:
@@ -238,6 +247,9 @@ class Relay:
     used: Trails
     young: Trails | None = None
     lasted: float = 0.0  # the largest share of a typical error that lasted, in any round
+    apart: Evidence = field(
+        default_factory=lambda: Evidence(())
+    )  # distances in single rounds; a round counts for one
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Relay:
@@ -252,26 +264,39 @@ class Relay:
     def first(self, count: int) -> Relay:
         """Return the trails of the ``count`` parties that were seen most recently."""
         young = self.young and self.young.first(count)
-        return Relay(self.used.first(count), young, self.lasted)
+        return Relay(self.used.first(count), young, self.lasted, self.apart.latest(count))
 
     def evidence(self, count: int) -> Lasting | None:
         """Return the evidence in the averages of the first ``count`` parties: see `Trails`."""
         found = self.used.evidence(count)
-        return found and replace(found, lasted=self.lasted)
+        if found is None:
+            return None
+        return replace(found, lasted=self.lasted, apart=self._apart(found.block.parties))
+
+    def _apart(self, parties: tuple[str, ...]) -> Matrix:
+        """Return the mean squared distance of each two of these parties in single rounds; zero if
+        they met in fewer than half of the rounds of either, as their trails then tell of others."""
+        past = self.apart.among(parties)
+        if len(past.parties) < len(parties):  # one alone, or a file of an earlier release
+            return np.zeros((len(parties), len(parties)))
+        distances, met = pooled_distances(past)
+        at = {party: j for j, party in enumerate(past.parties)}
+        order = np.ix_(*2 * ([at[party] for party in parties],))
+        rounds = self.used.rounds[: len(parties)]
+        often = met[order] >= _MOSTLY * np.minimum(rounds[:, None], rounds)
+        return np.where(often, distances[order], 0.0)
 
     def judged(self, lasts: float) -> Relay:
-        """Return the same after a round in which this share of a typical error lasted; what is
-        needed for that round alone is dropped."""
-        used = replace(self.used, apart=None)
-        return Relay(used, self.young, max(self.lasted, lasts))
+        """Return the same after a round in which this share of a typical error lasted."""
+        return replace(self, lasted=max(self.lasted, lasts))
 
     def followed(
         self, parties: tuple[str, ...], look: Look, decay: float, random: np.random.Generator
     ) -> Relay:
         """Return the trails after a round; ``look`` returns what was sent at given places."""
         if self.young is None:
-            sent = look(self.used.places)
-            return Relay(self.used.followed(parties, sent, decay), None, self.lasted)
+            used = self.used.followed(parties, look(self.used.places), decay)
+            return self._with(used, None, decay)
         both = np.concatenate([self.used.places, self.young.places])
         order = np.argsort(both, kind="stable")  # merges two sorted runs at little cost
         sent, place, cut = look(both[order]), np.empty_like(order), len(self.used.places)
@@ -282,4 +307,10 @@ class Relay:
         young = self.young.followed(parties, new, decay, used=due)
         if due:
             used, young = young, Trails.begun(young.size, random)
-        return Relay(used, young, self.lasted)
+        return self._with(used, young, decay)
+
+    def _with(self, used: Trails, young: Trails | None, decay: float) -> Relay:
+        """Return these trails, with the distances of their latest round beside earlier ones."""
+        now = Evidence(() if used.latest is None else (used.latest,))
+        apart = self.apart.faded(decay, 1.0).followed(now)
+        return Relay(replace(used, latest=None), young, self.lasted, apart)

@@ -1,5 +1,6 @@
 """Pairwise consensus: its equations, what it promises, and what it survives."""
 
+import tracemalloc
 from dataclasses import fields
 from pathlib import Path
 
@@ -826,3 +827,27 @@ def test_the_order_of_parties_may_differ_between_rounds():
     assert expected < 0.02
     assert weight(named(X), list(awake)) == pytest.approx(expected)
     assert weight(list(X), named(awake)) == pytest.approx(expected)
+
+
+def test_ids_that_differ_by_what_cannot_be_seen_are_different_parties():
+    """Copies with other ids leave; nothing is said of who is not there any more."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    for k in range(6):
+        sent = {f"p{j}": random.standard_normal(300) for j in range(8)}
+        if k < 5:
+            sent |= {f"p{j}\0": sent[f"p{j}"] for j in range(4)}
+        found = cs.aggregate(sent, memory=memory)
+    assert not {party for group in found.groups for party in group} - {*sent}
+
+
+def test_a_long_id_costs_no_more_than_its_length():
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    cs.aggregate(
+        {**{f"p{j}": random.standard_normal(50) for j in range(4)}, 10**6 * "x": np.ones(50)},
+        memory=memory,
+    )
+    tracemalloc.start()
+    found = cs.aggregate({f"p{j}": random.standard_normal(50) for j in range(40)}, memory=memory)
+    assert len(found.reasons) < 40
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    tracemalloc.stop()

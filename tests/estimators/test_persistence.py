@@ -312,6 +312,46 @@ def test_two_who_are_equal_when_they_meet_are_no_error():
             cs.aggregate(sent, memory=memory)
 
 
+def test_two_who_hardly_differ_are_no_error():
+    memory, random = cs.Memory(seed=0), np.random.default_rng(0)
+    with np.errstate(over="raise", divide="raise", invalid="raise"):
+        for k in range(12):
+            sent = random.standard_normal((4, 20))
+            if k == 11:
+                sent = np.array([[1e-156], [3e-156], [1.0], [-1.0]]) * np.ones(20)
+            cs.aggregate(sent, memory=memory)
+
+
+@pytest.mark.parametrize("spread", [1, 4])
+def test_one_loud_round_does_not_tell_how_much_lasts(spread):
+    """Four near the median go far once: then the unit is another one than in earlier rounds."""
+    lasted = []
+    for bad in (0, 4):
+        random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+        steady, size = random.standard_normal((10, 2000)), np.geomspace(1, spread, 10)[:, None]
+        for k in range(17):
+            X = size * (0.3**0.5 * steady + 0.7**0.5 * random.standard_normal((10, 2000)))
+            sent = {f"h{j}": X[j] for j in range(10)}
+            for j in range(bad):
+                near = np.median(X, axis=0) + 0.01 * random.standard_normal(2000)
+                sent[f"a{j}"] = 100.0 * spread * np.ones(2000) if k == 15 else near
+            cs.aggregate(sent, memory=memory)
+        lasted.append(memory.relay.lasted)
+    assert lasted[1] < lasted[0] + 0.05
+
+
+def test_how_much_lasts_is_not_overrated_where_parties_come_and_go():
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    steady, size = random.standard_normal((20, 1000)), 4.0 ** random.uniform(size=20)
+    for _ in range(40):
+        sent = {
+            f"h{j}": size[j] * (0.4**0.5 * steady[j] + 0.6**0.5 * random.standard_normal(1000))
+            for j in random.choice(20, 14, replace=False)
+        }
+        cs.aggregate(sent, memory=memory)
+    assert memory.relay.lasted < 0.45
+
+
 @pytest.mark.parametrize("lasts", [0.3, 0.6, 0.9])
 def test_far_copies_cannot_make_lasting_errors_seem_to_fade(lasts):
     """They displace the median about which errors are taken, anew in each round."""

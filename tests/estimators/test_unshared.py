@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import f
 
 import consilience as cs
 import naive
@@ -50,7 +51,9 @@ def naively_kept(points, noise):
     if np.median(alone / own) > 0.5:
         return np.ones(count)
     fades = 1 - np.median(own / (own + noise))
-    bar = max(1, UNSHARED / fades**4) * np.median(own)
+    free = size - count + 2
+    chance = f.ppf(1 - 0.01 / count, free, free * (count - 1))
+    bar = max(1, UNSHARED / fades**4, chance) * np.median(own)
     return [min(1, bar / u) ** 4 if u else 1 for u in alone]
 
 
@@ -254,3 +257,12 @@ def test_adversaries_with_lasting_errors_of_their_own_lose_weight_over_rounds(se
         p for p, w in found.weights.items() if w < 1 / 3 * np.median([*found.weights.values()])
     }
     assert told & {f"p{j}" for j in range(14, 18)}
+
+
+def test_chance_in_few_coordinates_costs_no_trust():
+    for seed in range(2):
+        random, memory = np.random.default_rng(seed), cs.Memory(seed=0)
+        lasting = random.standard_normal((12, 11))
+        for _ in range(30):
+            found = cs.aggregate(lasting + 0.8 * random.standard_normal((12, 11)), memory=memory)
+            assert not any("do not explain" in why for why in found.reasons.values())

@@ -306,8 +306,8 @@ class _View(NamedTuple):
 
 def _there(evidence: Evidence, given: Given) -> Positions:
     """Return the positions of this round's parties; all, if it is not known who they are."""
-    now = evidence.parties if given.now is None else given.now.parties
-    return np.flatnonzero(np.isin(evidence.parties, now))
+    now = set(evidence.parties if given.now is None else given.now.parties)
+    return np.array([j for j, party in enumerate(evidence.parties) if party in now], np.intp)
 
 
 def _once_each(views: list[_View]) -> list[_View]:

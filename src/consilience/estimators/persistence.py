@@ -75,7 +75,8 @@ def pairs_lasting(seen: Lasting, enough_rounds: float, weights: Vector) -> float
     fresh = 0.5 / np.maximum(seen.rounds, 1.0)
     fresh = np.minimum(fresh[:, None] + fresh, _MOST)  # what noise leaves of a squared distance
     left, met = seen.block.distances[:-1, :-1], seen.apart > 0
-    shares = np.clip((left / np.where(met, seen.apart, np.inf) - fresh) / (1 - fresh), 0.0, 1.0)
+    ratios = np.minimum(left, seen.apart) / np.where(met, seen.apart, 1.0)
+    shares = np.clip((ratios - fresh) / (1 - fresh), 0.0, 1.0)
     heard = np.where(met, known, 0.0)
     np.fill_diagonal(heard, 0.0)
     there = (known > 0) & heard.any(axis=1)

@@ -25,6 +25,7 @@ import numpy as np
 
 from consilience.arrays import Matrix, Vector
 from consilience.beliefs import Lasting
+from consilience.estimators.certainty import largest_by_chance
 from consilience.estimators.persistence import lasting_squares
 from consilience.updates.votes import middle
 
@@ -41,8 +42,8 @@ def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vec
     """Return the share of its trust that each party keeps.
 
     It is less if the unshared part of what lasts of a party's error is larger than ``most``, and
-    one, typical squares of what lasts. Beyond that bar trust falls with the fourth power. Newcomers
-    keep all of their trust.
+    one, typical squares of what lasts, and than chance makes of equal parties. Beyond that bar
+    trust falls with the fourth power. Newcomers keep all of their trust.
     """
     kept, own, left = np.ones(len(seen.left)), lasting_squares(seen), seen.left
     known = np.flatnonzero((seen.rounds >= enough_rounds) & (left <= _FAR * middle(left, weights)))
@@ -57,7 +58,8 @@ def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vec
     alone = np.clip(alone - noise, 0.0, own)
     if middle(alone / np.maximum(own, _TINY), weights) > _ALONE:
         return kept
-    bar = max(1.0, most) * middle(own, weights)
+    chance = largest_by_chance(np.full(len(known), max(seen.block.count - len(known) + 2, 1.0)))
+    bar = max(1.0, most, float(chance.max())) * middle(own, weights)
     kept[known] = np.where(alone > bar, bar / np.maximum(alone, max(bar, _TINY)), 1.0) ** 4
     return kept
 

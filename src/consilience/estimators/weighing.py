@@ -141,4 +141,4 @@ class Ranked(NamedTuple):
 
     def typical(self, weights: Vector) -> float:
         """Return their weighted median, in logarithms: see `middle`."""
-        return float(np.exp(between_halves(self.logs, weights[self.order])))
+        return float(np.exp(between_halves(self.logs, weights[self.order], logs=True)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from consilience.trails import PLACES, Relay, Trails, kept
 _FORMAT = "consilience-memory"
 _VERSION = 4  # trails up to 3 are in the units of the updates; 2 has no past, and wider trails
 _OLDEST = 2
+_DISTANCES = {"blocks": "distances", "apart": "apart"}  # of evidence, and of trails' single rounds
 MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
 _MOST_COORDINATES = 2.0**48  # in one round: a petabyte
@@ -90,14 +91,17 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
         "known": None,
         "trails": [],
         "lasted": 0.0 if contents.relay is None else contents.relay.lasted,
+        "apart": [],
         "past": None,
         "max_parties": contents.max_parties,
     }
     arrays: dict[str, Any] = {}
-    for b, block in enumerate(contents.evidence.blocks if contents.evidence else ()):
-        header["blocks"].append({"parties": block.parties, "count": block.count})
-        arrays[f"distances{b}"] = block.distances
     known, relay = contents.known, contents.relay
+    kept = {"blocks": contents.evidence, "apart": relay and relay.apart}
+    for name, evidence in kept.items():
+        for b, block in enumerate(evidence.blocks if evidence else ()):
+            header[name].append({"parties": block.parties, "count": block.count})
+            arrays[f"{_DISTANCES[name]}{b}"] = block.distances
     if known is not None:
         header["known"] = {"parties": known.parties, "latent": None}
         arrays["noise"] = known.noise
@@ -140,7 +144,7 @@ def _arrays(file: IO[bytes]) -> dict[str, Array]:
 def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
     decay = _number(header["decay"], "decay", 0, 1)
     rounds = int(_number(header["rounds"], "rounds", 0, _MOST_ROUNDS, int))
-    evidence = _evidence(header["blocks"], arrays, rounds * _MOST_COORDINATES)
+    evidence = _evidence("blocks", header, arrays, rounds * _MOST_COORDINATES)
     known = None if header["known"] is None else _known(header["known"], arrays)
     kept = decay, rounds, evidence, known
     if header["version"] == 2:
@@ -150,8 +154,10 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
         relay = _relay(header["trails"], arrays, rounds, np.float32)
         if relay is not None and header["version"] < _VERSION:
             relay = relay.in_units()
-        if relay is not None:  # a file of an earlier release does not tell
-            relay = relay.judged(_number(header.get("lasted", 0.0), "lasted", 0, 1))
+        if relay is not None:  # files of earlier releases do not tell
+            lasted = _number(header.get("lasted", 0.0), "lasted", 0, 1)
+            apart = _evidence("apart", {"apart": [], **header}, arrays, rounds)
+            relay = replace(relay, lasted=lasted, apart=apart or relay.apart)
         past = None if header["past"] is None else _past(header["past"], arrays, rounds)
         parties = int(_number(header["max_parties"], "max_parties", 1, MOST_PARTIES, int))
         found = Contents(*kept, relay, past, parties)
@@ -161,12 +167,12 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
 
 
 def _evidence(
-    blocks: list[dict[str, Any]], arrays: dict[str, Array], most: float
+    name: str, header: dict[str, Any], arrays: dict[str, Array], most: float
 ) -> Evidence | None:
     found = []
-    for b, block in enumerate(blocks):
+    for b, block in enumerate(header[name]):
         parties = _parties(block["parties"])
-        distances = _taken(arrays, f"distances{b}", (len(parties) + 1,) * 2)
+        distances = _taken(arrays, f"{_DISTANCES[name]}{b}", (len(parties) + 1,) * 2)
         if not _plausible(distances, 2) or np.diag(distances).any() or (distances < 0).any():
             raise ValueError("a squared distance is not a number from zero on, or no sensible one")
         if not np.allclose(distances, distances.T, rtol=1e-9, atol=0):

@@ -7,6 +7,7 @@ import numpy as np
 from consilience.arrays import Array, Vector
 
 _TIE = 1e-9  # share of all votes, or of a number, that is only rounding
+_TINY = 1e-300  # instead of zero as a divisor
 
 
 def at_most_a_third(weights: Vector) -> Vector:
@@ -62,20 +63,22 @@ def middle(values: Vector, weights: Vector) -> float:
     return between_halves(values[order], weights[order])
 
 
-def between_halves(ordered: Vector, weights: Vector) -> float:
-    """Return the weighted median of numbers in ascending order.
+def between_halves(ordered: Vector, weights: Vector, logs: bool = False) -> float:
+    """Return the weighted median of numbers in ascending order; ``logs`` tells that they are
+    logarithms, of which a difference is relative.
 
-    A number stands in the middle of its weight. Equal numbers reach from the middle of the lightest
-    at one end to that at the other, so that their order does not matter.
+    A number stands in the middle of its weight. Equal numbers reach from the middle of a typical
+    weight at one end to that at the other, so that their order does not matter.
     """
     after = np.cumsum(weights)
     half = 0.5 * after[-1]
     with np.errstate(invalid="ignore"):  # two infinities
-        equal = np.diff(ordered) <= _TIE * np.abs(ordered[1:])
+        equal = np.diff(ordered) <= _TIE * (1.0 if logs else np.abs(ordered[1:]))
     if not equal.any():
         return float(np.interp(half, after - 0.5 * weights, ordered))
     first = np.flatnonzero(np.append(True, ~equal))
     last = np.append(first[1:], len(ordered)) - 1
-    least = 0.5 * np.minimum.reduceat(weights, first)
+    sums, squares = np.add.reduceat(weights, first), np.add.reduceat(weights**2, first)
+    least = 0.5 * squares / np.maximum(sums, _TINY)  # who has little weight changes little
     ends = np.stack([after[first] - weights[first] + least, after[last] - least], axis=1)
     return float(np.interp(half, ends.ravel(), np.repeat(ordered[first], 2)))

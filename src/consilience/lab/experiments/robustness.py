@@ -191,5 +191,6 @@ def _attack(label: str) -> tuple[str, dict[str, Any]]:
     if kind == label:
         return name, settings
     if kind not in NEEDS_AGGREGATOR or not every.isdigit() or int(every) < 1:
-        raise ValueError(f"{label!r}: only an attack that searches has an @, and rounds after it")
+        searching = ", ".join(sorted(NEEDS_AGGREGATOR))
+        raise ValueError(f"{label!r}: only {searching} take an @ and a number of rounds after it")
     return name, {**settings, "every": int(every)}
