@@ -893,8 +893,7 @@ def typical_pair(rounds, past, now, weights):
         for b in known:
             met = [np.mean((each[a] - each[b]) ** 2) for each in errors if a in each and b in each]
             apart = np.mean(met)
-            often = len(met) >= 0.5 * min(sum(x in each for each in errors) for x in (a, b))
-            if apart > 0 and a != b and often:
+            if apart > 0 and a != b:
                 fresh = min(0.5 / past[a].rounds + 0.5 / past[b].rounds, 0.99)
                 ratio = np.mean((trails[a] - trails[b]) ** 2) / apart
                 shares[a, b] = min(max((ratio - fresh) / (1 - fresh), 0), 1)
@@ -952,8 +951,9 @@ def read_trails(rounds, now, slack, how, camp):
     D = {(a, b): sum((trails[a] - trails[b]) ** 2) / K for a in now for b in now if a != b}
     count = {a: sum(a in updates for updates in rounds) for a in now}
     stay = {a: count[a] / np.median(list(count.values())) for a in now}
-    total = dict.fromkeys(now, K)
-    return read_pairs(now, D, dict.fromkeys(D, K), total, slack, how, camp, stay=stay)
+    live = np.median([np.count_nonzero(trails[a]) for a in now])
+    total = dict.fromkeys(now, live)
+    return read_pairs(now, D, dict.fromkeys(D, live), total, slack, how, camp, stay=stay)
 
 
 def persistence(rounds, now, how):

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 
 import consilience as cs
 import naive
+from consilience import trails as following
 from consilience.engines.in_process import InProcess
 from consilience.estimators.weighing import typical_of
 from consilience.trails import Relay, Trails
@@ -261,20 +262,6 @@ def test_how_far_parties_are_apart_in_single_rounds_is_known_when_other_places_t
         assert seen is None or seen.apart[0, 1] == pytest.approx(apart / met)
 
 
-def test_who_hardly_met_is_not_known_to_be_apart():
-    random, relay = np.random.default_rng(0), Relay.begun(50, np.random.default_rng(0))
-    for here in ["abc", "abc", "abd", "abc", "abd", "abd", "abcd"]:
-        sent = random.standard_normal((len(here), 50))
-        relay = relay.followed(tuple(here), lambda at, sent=sent: sent[:, at], 1.0, random)
-    known = relay.evidence(4).apart > 0
-    assert known.tolist() == [
-        [False, True, True, True],
-        [True, False, True, True],
-        [True, True, False, False],  # c and d met once in four rounds each
-        [True, True, False, False],
-    ]
-
-
 def test_a_lone_party_is_apart_from_nobody():
     memory = cs.Memory()
     for _ in range(3):
@@ -290,6 +277,42 @@ def test_no_place_holds_more_than_a_fiftieth(many, times):
     trails = Trails.begun(2000, np.random.default_rng(0)).followed(tuple("abcdefghij"), sent, 0.9)
     typical = np.median(np.abs(trails.means), axis=0) ** 2
     assert typical.max() / typical.sum() == pytest.approx(1 / 50)
+
+
+def test_rounding_does_not_outweigh_few_places():
+    """A limit for each place must not cut what is live to as little as rounding in all others."""
+    random = np.random.default_rng(0)
+    sent = 1e-7 * random.standard_normal((10, 2000))
+    sent[:, :20] = random.standard_normal((10, 20))
+    trails = Trails.begun(2000, random).followed(tuple("abcdefghij"), sent, 0.9)
+    assert np.square(trails.means)[:, 20:].sum() < 1e-9 * np.square(trails.means).sum()
+
+
+def test_regulars_do_not_say_how_much_lasts():
+    """Ten of thirty honest parties come to a round, and four others to each: their errors are fresh
+    at first, and then always the same."""
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    steady, own = random.standard_normal((30, 500)), random.standard_normal((4, 500))
+    for k in range(40):
+        here, fresh = random.choice(30, 10, replace=False), random.standard_normal((14, 500))
+        sent = {f"h{j}": 0.3**0.5 * steady[j] + 0.7**0.5 * fresh[i] for i, j in enumerate(here)}
+        sent |= {f"a{j}": own[j] if k >= 15 else fresh[10 + j] for j in range(4)}
+        cs.aggregate(sent, memory=memory)
+    assert memory.relay.lasted < 0.4
+
+
+def test_far_copies_do_not_hide_what_lasts_in_a_crowd(monkeypatch):
+    """If few rounds of distances can be kept, those of the latest are."""
+    monkeypatch.setattr(following, "_MOST_DISTANCES", 1)
+    random, memory = np.random.default_rng(0), cs.Memory(seed=0)
+    steady = random.standard_normal((11, 2000))
+    for k in range(20):
+        X = 0.8**0.5 * steady + 0.2**0.5 * random.standard_normal((11, 2000))
+        sent = {f"h{j}": X[j] for j in range(11 - k % 2)}
+        far = 30 * random.standard_normal(2000)
+        sent |= {f"a{j}": far + 0.01 * random.standard_normal(2000) for j in range(4)}
+        cs.aggregate(sent, memory=memory)
+    assert memory.relay.lasted > 0.75
 
 
 def test_dust_of_one_party_is_no_evidence():

@@ -126,7 +126,7 @@ class Lasting:
     squares: Vector  # (J,): of single rounds' errors, mean per coordinate
     rounds: Vector  # (J,): number of equal rounds that would leave as much of fresh noise
     lasted: float = 0.0  # the largest share of a typical error that lasted, in earlier rounds
-    apart: Matrix | None = None  # (J, J): mean squared distances in single rounds; zero: unknown
+    apart: Matrix | None = None  # (J, J): mean squared distances in single rounds
 
     @property
     def left(self) -> Vector:

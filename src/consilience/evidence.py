@@ -270,7 +270,7 @@ class Evidence:
             blocks[frozenset(block.parties)] = before.merged(block) if before else block
         return Evidence(tuple(blocks.values()))
 
-    def latest(self, most_parties: int) -> Evidence:
+    def latest(self, most_parties: int, most_distances: int = _MOST_DISTANCES) -> Evidence:
         """Return it without the oldest blocks, if there are too many of them or of parties."""
         kept: list[Block] = []
         parties: set[str] = set()
@@ -278,7 +278,7 @@ class Evidence:
         for block in reversed(self.blocks):
             distances += block.distances.size
             parties.update(block.parties)
-            many = distances > _MOST_DISTANCES or len(parties) > most_parties
+            many = distances > most_distances or len(parties) > most_parties
             if kept and (many or len(kept) == _MOST_BLOCKS):
                 break
             kept.append(block)

@@ -39,9 +39,12 @@ _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, pla
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
 _HEAVIEST = 1 / 50  # of a typical squared error: no place holds much more, if enough hold some.
 # So a trail is worth the fewest coordinates that `estimators.reading` assumes.
-_LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
+LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
-_MOSTLY = 0.5  # of the rounds of two parties: in which they met, if their mean distance is known
+_DUST = 1e-12  # of the largest squared error: rounding, not to be weighed against few live places
+_MOST_DISTANCES = (
+    2**20
+)  # of single rounds that are kept, 8 MB; those of the latest round always are
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +150,9 @@ class Trails:
         distances = _distances(self.means[:count])
         if not np.isfinite(distances).all():
             return None
-        # Where most of them err: a few can err everywhere, if only by dust.
-        err = np.count_nonzero(np.stack(self.means[:count]), axis=0)
-        live = np.count_nonzero(2 * err > count)
-        block = Block(self.parties[:count], distances, float(live) or 1.0)
+        # A median, as a few can err everywhere, if only by dust.
+        live = float(np.median([np.count_nonzero(mean) for mean in self.means[:count]]))
+        block = Block(self.parties[:count], distances, live or 1.0)
         return Lasting(block, self.squares[:count], self.effective[:count])
 
 
@@ -184,7 +186,7 @@ def _units(lengths: Vector) -> Vector:
     """Return what to divide errors of these lengths by: the typical length, or more, so that none
     is longer than so many."""
     typical = float(np.median(lengths)) or float(np.mean(lengths)) or 1.0
-    return np.maximum(lengths / _LONGEST, typical)
+    return np.maximum(lengths / LONGEST, typical)
 
 
 def _lightened(errors: Array) -> Array:
@@ -201,6 +203,7 @@ def _lightened(errors: Array) -> Array:
 def _limit(squares: Vector) -> float:
     """Return the largest c with c = Σ min(square, c)/50; infinite if too few are positive."""
     most = round(1 / _HEAVIEST)
+    squares = np.where(squares > _DUST * squares.max(initial=0.0), squares, 0.0)
     if np.count_nonzero(squares) <= most:  # some must hold more
         return np.inf
     parted = np.partition(squares, len(squares) - most)
@@ -264,7 +267,8 @@ class Relay:
     def first(self, count: int) -> Relay:
         """Return the trails of the ``count`` parties that were seen most recently."""
         young = self.young and self.young.first(count)
-        return Relay(self.used.first(count), young, self.lasted, self.apart.latest(count))
+        apart = self.apart.latest(count, _MOST_DISTANCES)
+        return Relay(self.used.first(count), young, self.lasted, apart)
 
     def evidence(self, count: int) -> Lasting | None:
         """Return the evidence in the averages of the first ``count`` parties: see `Trails`."""
@@ -274,17 +278,13 @@ class Relay:
         return replace(found, lasted=self.lasted, apart=self._apart(found.block.parties))
 
     def _apart(self, parties: tuple[str, ...]) -> Matrix:
-        """Return the mean squared distance of each two of these parties in single rounds; zero if
-        they met in fewer than half of the rounds of either, as their trails then tell of others."""
+        """Return the mean squared distance of each two of these parties in single rounds."""
         past = self.apart.among(parties)
         if len(past.parties) < len(parties):  # one alone, or a file of an earlier release
             return np.zeros((len(parties), len(parties)))
-        distances, met = pooled_distances(past)
         at = {party: j for j, party in enumerate(past.parties)}
         order = np.ix_(*2 * ([at[party] for party in parties],))
-        rounds = self.used.rounds[: len(parties)]
-        often = met[order] >= _MOSTLY * np.minimum(rounds[:, None], rounds)
-        return np.where(often, distances[order], 0.0)
+        return pooled_distances(past)[0][order]
 
     def judged(self, lasts: float) -> Relay:
         """Return the same after a round in which this share of a typical error lasted."""

@@ -21,12 +21,13 @@ from consilience.evidence import Block, Evidence
 from consilience.storage.npy import parsed
 from consilience.storage.whole import whole
 from consilience.text import shown
-from consilience.trails import PLACES, Relay, Trails, kept
+from consilience.trails import LONGEST, PLACES, Relay, Trails, kept
 
 _FORMAT = "consilience-memory"
 _VERSION = 4  # trails up to 3 are in the units of the updates; 2 has no past, and wider trails
 _OLDEST = 2
 _DISTANCES = {"blocks": "distances", "apart": "apart"}  # of evidence, and of trails' single rounds
+_FARTHEST = 5 * LONGEST**2  # squared: two opposite errors, and rounding
 MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
 _MOST_COORDINATES = 2.0**48  # in one round: a petabyte
@@ -154,10 +155,14 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
         relay = _relay(header["trails"], arrays, rounds, np.float32)
         if relay is not None and header["version"] < _VERSION:
             relay = relay.in_units()
+        lasted = _number(header.get("lasted", 0.0), "lasted", 0, 1)
+        apart = _evidence("apart", {"apart": [], **header}, arrays, rounds)
         if relay is not None:  # files of earlier releases do not tell
-            lasted = _number(header.get("lasted", 0.0), "lasted", 0, 1)
-            apart = _evidence("apart", {"apart": [], **header}, arrays, rounds)
             relay = replace(relay, lasted=lasted, apart=apart or relay.apart)
+        elif apart is not None:
+            raise ValueError("it tells of single rounds of trails, but has no trails")
+        if apart is not None and max(b.distances.max() for b in apart.blocks) > _FARTHEST:
+            raise ValueError(f"a distance of trails in a round is more than {_FARTHEST:g}")
         past = None if header["past"] is None else _past(header["past"], arrays, rounds)
         parties = int(_number(header["max_parties"], "max_parties", 1, MOST_PARTIES, int))
         found = Contents(*kept, relay, past, parties)
