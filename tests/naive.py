@@ -935,9 +935,9 @@ def errors_of(updates):
     errors = {a: x - middle for a, x in updates.items()}
     typical = [np.median([abs(e[k]) for e in errors.values()]) ** 2 for k in range(len(middle))]
     if sum(square > 0 for square in typical) > 50:
-        most = sum(typical)
-        for _ in range(2000):  # what is cut off changes the sum
-            most = sum(min(square, most) for square in typical) / 50
+        before, most = np.inf, sum(typical) / 50
+        while most < before * (1 - 1e-12):  # what is cut off changes the sum
+            before, most = most, np.minimum(typical, most).sum() / 50
         cut = [(most / square) ** 0.5 if square > most else 1.0 for square in typical]
         errors = {a: e * cut for a, e in errors.items()}
     lengths = {a: np.mean(e**2) ** 0.5 for a, e in errors.items()}

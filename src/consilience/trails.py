@@ -61,7 +61,8 @@ class Trails:
     # as noisy a mean. By default, for files of an earlier release, as if means were single rounds.
     squares: Vector = field(default_factory=lambda: np.empty(0))
     effective: Vector = field(default_factory=lambda: np.empty(0))
-    latest: Block | None = None  # distances of the latest round's parties in that round
+    # Distances in single rounds, at the same places; a round counts for one.
+    apart: Evidence = field(default_factory=lambda: Evidence(()))
 
     def __post_init__(self) -> None:
         if len(self.squares) < len(self.parties):
@@ -75,15 +76,13 @@ class Trails:
         places = random.integers(edges[:-1], edges[1:]).astype(np.intp)
         return cls(size, places, (), np.empty(0), ())
 
-    def followed(
-        self, parties: tuple[str, ...], sent: Array, decay: float, *, used: bool = True
-    ) -> Trails:
-        """Return the trails after a round in which the parties sent (J, n) at the places; ``used``
-        tells whether they are evidence for it."""
+    def followed(self, parties: tuple[str, ...], sent: Array, decay: float) -> Trails:
+        """Return the trails after a round in which the parties sent (J, n) at the places."""
         if not np.isfinite(sent).all():  # whoever sent anything else is about to be rejected
             sent = np.nan_to_num(sent)
         errors, squares = _in_units(_about_median(np.ascontiguousarray(sent)))
-        latest = Block(parties, _distances([*errors]), 1.0) if used else None
+        now = Evidence((Block(parties, _distances([*errors]), 1.0),))
+        apart = self.apart.faded(decay, 1.0).followed(now)
         rounds, effective = np.ones(len(parties)), np.ones(len(parties))
         absent = {party: j for j, party in enumerate(self.parties)}
         for j, party in enumerate(parties):
@@ -105,7 +104,7 @@ class Trails:
             squares = np.concatenate([squares, self.squares[there]])
             effective = np.concatenate([effective, self.effective[there]])
         age = self.age + 1
-        known = rounds, means, age, squares, effective, latest
+        known = rounds, means, age, squares, effective, apart
         return Trails(self.size, self.places, parties, *known).thinned()
 
     def thinned(self) -> Trails:
@@ -131,10 +130,12 @@ class Trails:
 
     def first(self, count: int) -> Trails:
         """Return the trails of the ``count`` parties that were seen most recently."""
+        apart = self.apart.latest(count, _MOST_DISTANCES)
         if len(self.parties) <= count:
-            return self
+            return replace(self, apart=apart)
         return replace(
             self,
+            apart=apart,
             parties=self.parties[:count],
             rounds=self.rounds[:count],
             means=self.means[:count],
@@ -153,7 +154,17 @@ class Trails:
         # A median, as a few can err everywhere, if only by dust.
         live = float(np.median([np.count_nonzero(mean) for mean in self.means[:count]]))
         block = Block(self.parties[:count], distances, live or 1.0)
-        return Lasting(block, self.squares[:count], self.effective[:count])
+        apart = self._apart(block.parties)
+        return Lasting(block, self.squares[:count], self.effective[:count], apart=apart)
+
+    def _apart(self, parties: tuple[str, ...]) -> Matrix:
+        """Return the mean squared distance of each two of these parties in single rounds."""
+        past = self.apart.among(parties)
+        if len(past.parties) < len(parties):  # one alone, or a file of an earlier release
+            return np.zeros((len(parties), len(parties)))
+        at = {party: j for j, party in enumerate(past.parties)}
+        order = np.ix_(*2 * ([at[party] for party in parties],))
+        return pooled_distances(past)[0][order]
 
 
 def _about_median(sent: Array) -> Array:
@@ -250,9 +261,6 @@ class Relay:
     used: Trails
     young: Trails | None = None
     lasted: float = 0.0  # the largest share of a typical error that lasted, in any round
-    apart: Evidence = field(
-        default_factory=lambda: Evidence(())
-    )  # distances in single rounds; a round counts for one
 
     @classmethod
     def begun(cls, size: int, random: np.random.Generator) -> Relay:
@@ -267,24 +275,12 @@ class Relay:
     def first(self, count: int) -> Relay:
         """Return the trails of the ``count`` parties that were seen most recently."""
         young = self.young and self.young.first(count)
-        apart = self.apart.latest(count, _MOST_DISTANCES)
-        return Relay(self.used.first(count), young, self.lasted, apart)
+        return Relay(self.used.first(count), young, self.lasted)
 
     def evidence(self, count: int) -> Lasting | None:
         """Return the evidence in the averages of the first ``count`` parties: see `Trails`."""
         found = self.used.evidence(count)
-        if found is None:
-            return None
-        return replace(found, lasted=self.lasted, apart=self._apart(found.block.parties))
-
-    def _apart(self, parties: tuple[str, ...]) -> Matrix:
-        """Return the mean squared distance of each two of these parties in single rounds."""
-        past = self.apart.among(parties)
-        if len(past.parties) < len(parties):  # one alone, or a file of an earlier release
-            return np.zeros((len(parties), len(parties)))
-        at = {party: j for j, party in enumerate(past.parties)}
-        order = np.ix_(*2 * ([at[party] for party in parties],))
-        return pooled_distances(past)[0][order]
+        return found and replace(found, lasted=self.lasted)
 
     def judged(self, lasts: float) -> Relay:
         """Return the same after a round in which this share of a typical error lasted."""
@@ -296,21 +292,14 @@ class Relay:
         """Return the trails after a round; ``look`` returns what was sent at given places."""
         if self.young is None:
             used = self.used.followed(parties, look(self.used.places), decay)
-            return self._with(used, None, decay)
+            return replace(self, used=used)
         both = np.concatenate([self.used.places, self.young.places])
         order = np.argsort(both, kind="stable")  # merges two sorted runs at little cost
         sent, place, cut = look(both[order]), np.empty_like(order), len(self.used.places)
         place[order] = np.arange(len(order))
         old, new = (np.take(sent, at, axis=1) for at in (place[:cut], place[cut:]))
         used = self.used.followed(parties, old, decay)
-        due = self.young.age + 1 >= _RENEWED
-        young = self.young.followed(parties, new, decay, used=due)
-        if due:
+        young = self.young.followed(parties, new, decay)
+        if young.age >= _RENEWED:
             used, young = young, Trails.begun(young.size, random)
-        return self._with(used, young, decay)
-
-    def _with(self, used: Trails, young: Trails | None, decay: float) -> Relay:
-        """Return these trails, with the distances of their latest round beside earlier ones."""
-        now = Evidence(() if used.latest is None else (used.latest,))
-        apart = self.apart.faded(decay, 1.0).followed(now)
-        return Relay(replace(used, latest=None), young, self.lasted, apart)
+        return Relay(used, young, self.lasted)

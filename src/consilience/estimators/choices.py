@@ -186,7 +186,7 @@ class Choices:
     owner: float = 1 / 3
     corroborate: bool | None = None
     mild: float = 0.6
-    settled: float = 0.85
+    settled: float = 0.94
     camp: float = 0.25
     league: float = 1 / 3
 

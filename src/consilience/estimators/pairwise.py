@@ -59,7 +59,6 @@ from consilience.estimators.persistence import (
     most_lasting,
     now_lasting,
     slack_from,
-    typical_lasting,
 )
 from consilience.estimators.reading import Reading, read
 from consilience.estimators.reasons import Lasts, explain, groups_of
@@ -278,7 +277,7 @@ class Pairwise(Choices):
         if past is not None:
             shares = lasting_shares(past, self.enough_rounds)
             mild = float(np.quantile(shares, self.fading)) <= self.mild
-            settled = typical_lasting(past, self.enough_rounds, heard) > self.settled
+            settled = lasts_of(past, self.enough_rounds, heard) > self.settled
         return Corroboration(always=bool(self.corroborate), mild=mild, settled=settled)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from consilience.trails import LONGEST, PLACES, Relay, Trails, kept
 _FORMAT = "consilience-memory"
 _VERSION = 4  # trails up to 3 are in the units of the updates; 2 has no past, and wider trails
 _OLDEST = 2
-_DISTANCES = {"blocks": "distances", "apart": "apart"}  # of evidence, and of trails' single rounds
 _FARTHEST = 5 * LONGEST**2  # squared: two opposite errors, and rounding
 MOST_PARTIES = 10**9
 _MOST_ROUNDS = 10**9
@@ -92,17 +91,12 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
         "known": None,
         "trails": [],
         "lasted": 0.0 if contents.relay is None else contents.relay.lasted,
-        "apart": [],
         "past": None,
         "max_parties": contents.max_parties,
     }
     arrays: dict[str, Any] = {}
     known, relay = contents.known, contents.relay
-    kept = {"blocks": contents.evidence, "apart": relay and relay.apart}
-    for name, evidence in kept.items():
-        for b, block in enumerate(evidence.blocks if evidence else ()):
-            header[name].append({"parties": block.parties, "count": block.count})
-            arrays[f"{_DISTANCES[name]}{b}"] = block.distances
+    header["blocks"] = _blocks("distances", contents.evidence, arrays)
     if known is not None:
         header["known"] = {"parties": known.parties, "latent": None}
         arrays["noise"] = known.noise
@@ -112,8 +106,9 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
             arrays["prior"] = np.array(known.latent.prior_variance)
     for t, trails in enumerate(() if relay is None else (relay.used, relay.young)):
         if trails is not None:
+            apart = _blocks(f"apart{t}of", trails.apart, arrays)
             about = {"size": trails.size, "parties": trails.parties, "age": trails.age}
-            header["trails"].append(about)
+            header["trails"].append({**about, "apart": apart})
             arrays[f"places{t}"] = trails.places.astype(np.int64)
             arrays[f"rounds{t}"] = trails.rounds
             means = np.empty((len(trails.means), len(trails.places)), np.float32)
@@ -123,6 +118,13 @@ def _packed(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
         header["past"] = {"parties": contents.past.parties}
         arrays["levels"], arrays["worth"] = contents.past.levels, contents.past.worth
     return header, arrays
+
+
+def _blocks(name: str, evidence: Evidence | None, arrays: dict[str, Any]) -> list[dict[str, Any]]:
+    """Put the distances of evidence among the arrays; return what the header says of them."""
+    blocks = evidence.blocks if evidence else ()
+    arrays.update((f"{name}{b}", block.distances) for b, block in enumerate(blocks))
+    return [{"parties": block.parties, "count": block.count} for block in blocks]
 
 
 def _arrays(file: IO[bytes]) -> dict[str, Array]:
@@ -145,7 +147,7 @@ def _arrays(file: IO[bytes]) -> dict[str, Array]:
 def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
     decay = _number(header["decay"], "decay", 0, 1)
     rounds = int(_number(header["rounds"], "rounds", 0, _MOST_ROUNDS, int))
-    evidence = _evidence("blocks", header, arrays, rounds * _MOST_COORDINATES)
+    evidence = _evidence("distances", header["blocks"], arrays, rounds * _MOST_COORDINATES)
     known = None if header["known"] is None else _known(header["known"], arrays)
     kept = decay, rounds, evidence, known
     if header["version"] == 2:
@@ -155,14 +157,8 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
         relay = _relay(header["trails"], arrays, rounds, np.float32)
         if relay is not None and header["version"] < _VERSION:
             relay = relay.in_units()
-        lasted = _number(header.get("lasted", 0.0), "lasted", 0, 1)
-        apart = _evidence("apart", {"apart": [], **header}, arrays, rounds)
-        if relay is not None:  # files of earlier releases do not tell
-            relay = replace(relay, lasted=lasted, apart=apart or relay.apart)
-        elif apart is not None:
-            raise ValueError("it tells of single rounds of trails, but has no trails")
-        if apart is not None and max(b.distances.max() for b in apart.blocks) > _FARTHEST:
-            raise ValueError(f"a distance of trails in a round is more than {_FARTHEST:g}")
+        if relay is not None:  # a file of an earlier release does not tell
+            relay = relay.judged(_number(header.get("lasted", 0.0), "lasted", 0, 1))
         past = None if header["past"] is None else _past(header["past"], arrays, rounds)
         parties = int(_number(header["max_parties"], "max_parties", 1, MOST_PARTIES, int))
         found = Contents(*kept, relay, past, parties)
@@ -172,12 +168,12 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
 
 
 def _evidence(
-    name: str, header: dict[str, Any], arrays: dict[str, Array], most: float
+    name: str, blocks: list[dict[str, Any]], arrays: dict[str, Array], most: float
 ) -> Evidence | None:
     found = []
-    for b, block in enumerate(header[name]):
+    for b, block in enumerate(blocks):
         parties = _parties(block["parties"])
-        distances = _taken(arrays, f"{_DISTANCES[name]}{b}", (len(parties) + 1,) * 2)
+        distances = _taken(arrays, f"{name}{b}", (len(parties) + 1,) * 2)
         if not _plausible(distances, 2) or np.diag(distances).any() or (distances < 0).any():
             raise ValueError("a squared distance is not a number from zero on, or no sensible one")
         if not np.allclose(distances, distances.T, rtol=1e-9, atol=0):
@@ -253,7 +249,13 @@ def _trails(
     effective = _taken(arrays, f"effective{t}", (len(parties),))
     if not (_within(squares, 0, _LARGEST**2) and _within(effective, 1, most + 1)):
         raise ValueError("a trail's errors are no sensible squares, or of no sensible rounds")
-    return Trails(size, places, parties, rounds, kept(means), age, squares, effective)
+    known = rounds, kept(means), age, squares, effective
+    apart = _evidence(f"apart{t}of", header.get("apart", []), arrays, most)
+    if apart is None:  # no round yet, or a file of an earlier release
+        return Trails(size, places, parties, *known)
+    if max(block.distances.max() for block in apart.blocks) > _FARTHEST:
+        raise ValueError(f"parties of a trail are further than {_FARTHEST:g} apart in a round")
+    return Trails(size, places, parties, *known, apart)
 
 
 def _taken(
