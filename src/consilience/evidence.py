@@ -270,8 +270,9 @@ class Evidence:
             blocks[frozenset(block.parties)] = before.merged(block) if before else block
         return Evidence(tuple(blocks.values()))
 
-    def latest(self, most_parties: int, most_distances: int = _MOST_DISTANCES) -> Evidence:
+    def latest(self, most_parties: int, most_distances: int | None = None) -> Evidence:
         """Return it without the oldest blocks, if there are too many of them or of parties."""
+        most_distances = most_distances or _MOST_DISTANCES
         kept: list[Block] = []
         parties: set[str] = set()
         distances = 0
