@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import consilience as cs
 from consilience.cli.commands import app
-from consilience.lab import demo
+from consilience.lab import demo, softmax
 from consilience.passes import loops
 
 
@@ -121,6 +121,19 @@ def test_python_runs_the_package_as_the_command():
     found = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")
     assert cs.__version__ in found.stdout
+
+
+@pytest.mark.integration
+def test_the_intruder_fails_where_hospitals_differ_more(monkeypatch: pytest.MonkeyPatch):
+    """Else errors that last because data differ are taken for settled ones, and 28 % succeed."""
+    monkeypatch.delenv("CONSILIENCE_CACHE", raising=False)  # the user's: one download is enough
+    softmax.digits.cache_clear()
+    softmax.shard.cache_clear()
+    run = demo.federate(demo.gather(1, 0.5), ("pairwise",), 1)["pairwise"]
+    softmax.digits.cache_clear()
+    softmax.shard.cache_clear()
+    assert run.success[-1] < 0.05
+    assert run.accuracy[-1] > 0.85
 
 
 @pytest.mark.integration
