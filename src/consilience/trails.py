@@ -163,8 +163,8 @@ class Trails:
         if len(past.parties) < len(parties):  # one alone, or a file of an earlier release
             return np.zeros((len(parties), len(parties)))
         at = {party: j for j, party in enumerate(past.parties)}
-        order = np.ix_(*2 * ([at[party] for party in parties],))
-        return pooled_distances(past)[0][order]
+        order = [at[party] for party in parties]
+        return pooled_distances(past)[0][np.ix_(order, order)]
 
 
 def _about_median(sent: Array) -> Array:
