@@ -42,7 +42,7 @@ def test_a_memory_says_how_much_it_knows():
     memory = cs.Memory()
     assert repr(memory) == "Memory of 0 rounds and 0 parties (decay=0.9, max_parties=10000)"
     cs.aggregate(few(), memory=memory)
-    assert repr(memory).startswith("Memory of 1 rounds and 3 parties")
+    assert repr(memory).startswith("Memory of 1 round and 3 parties")
 
 
 def test_an_inference_says_what_is_known_of_the_parties():

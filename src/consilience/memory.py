@@ -74,8 +74,9 @@ class Memory:
 
     def __repr__(self) -> str:
         parties = 0 if self.evidence is None else len(self.evidence.parties)
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         return (
-            f"Memory of {self.rounds} rounds and {parties} parties "
+            f"Memory of {rounds} and {parties} parties "
             f"(decay={self.decay:g}, max_parties={self.max_parties})"
         )
 
