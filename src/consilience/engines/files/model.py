@@ -37,11 +37,6 @@ class StoredModel:
     metadata: safetensors.Metadata = field(default_factory=dict)
     shards: Mapping[str, str] | None = None  # tensor -> file name, for a folder
 
-    @property
-    def size(self) -> int:
-        """Return how many bytes its tensors take."""
-        return nbytes(self.tensors.values())
-
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Return how many bytes tensors take."""
