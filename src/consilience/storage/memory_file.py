@@ -274,7 +274,7 @@ def _plausible(array: Array, power: int = 1) -> bool:
     return _within(sizes, _LARGEST**-power, _LARGEST**power)
 
 
-def _within(array: Array, low: float = -np.inf, high: float = np.inf) -> bool:
+def _within(array: Array, low: float, high: float) -> bool:
     return bool((np.isfinite(array) & (array >= low) & (array <= high)).all())
 
 
