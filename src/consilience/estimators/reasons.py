@@ -12,7 +12,7 @@ from consilience.text import shown
 
 TOGETHER = 0.5  # parties that share at least this much of a voice move together
 REMARKABLE = 3.0  # times the typical
-_NAMED = 5  # members of a group, before the rest are counted
+_NAMED = 5  # parties, before the rest are counted
 
 
 class Lasts(NamedTuple):
