@@ -193,12 +193,6 @@ class Adapters(InProcess):
         made = {path: leaves[path].rebuild(storage) for path, storage in self._value.items()}
         return unflatten(self._sent.trees[self._sent.template], made)
 
-    def elect(self, weights: Vector) -> None:
-        """Put to a vote what is not combined."""
-        for path, leaf in self.updates.leaves[0].items():
-            if leaf.kind != "float":
-                self.updates.elect(path, weights, self._room(path))
-
     @property
     def rank(self) -> int:
         """The largest rank of a module of the value."""

@@ -138,9 +138,7 @@ class Files(InProcess):
         """Vote on what is not combined, complete the output, and give it its name."""
         if self._output is None:
             return None
-        for path, leaf in self.updates.leaves[0].items():
-            if leaf.kind != "float":
-                self.updates.elect(path, weights, self.room(path))
+        self.elect(weights)
         for name, tensor in self._kept.items():
             out = self._place(name)
             for start in range(0, tensor.size, _BLOCK):
