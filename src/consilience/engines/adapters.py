@@ -314,14 +314,12 @@ class Adapters(InProcess):
         sent = self._sent
         bad = _dropped(sent, screened(sent, ~sound[:-1]))
         unsound = [j for j in np.flatnonzero(~sound[:-1]) if self.parties[j] not in bad]
-        unread = {
-            self.parties[
-                j
-            ]: "its factors cancel each other: of what they make only rounding is left"
-            if squares[j] <= FARTHEST * self.size
-            else f"its factors make numbers above {LARGEST:g}"
-            for j in unsound
-        }
+        unread = {}
+        for j in unsound:
+            why = f"its factors make numbers above {LARGEST:g}"
+            if squares[j] <= FARTHEST * self.size:
+                why = "its factors cancel each other: of what they make only rounding is left"
+            unread[self.parties[j]] = why
         log_rejected(unread)
         return bad | unread
 
