@@ -195,10 +195,7 @@ class _Round:
             if engine.parties == block.parties:
                 break
         noise = np.sqrt(squares) if len(engine.parties) > 1 else np.full(1, np.nan)
-        weights, judgement = (
-            np.append(shares, 0.0),
-            Judgement(now, Given(now=block)),
-        )
+        weights, judgement = np.append(shares, 0.0), Judgement(now, Given(now=block))
         self._check(weights, judgement)
         judgement = self._located(judgement, block, random)
         value = engine.finish(shares)
@@ -290,7 +287,8 @@ class _Round:
         """Put the results in the caller's order, and count the effective parties."""
         engine = self.engine
         position = {party: j for j, party in enumerate(engine.parties)}
-        order = [position[party] for party in engine.given if party in position]
+        here = {party: position[party] for party in engine.given if party in position}
+        order = list(here.values())
         told = {} if beliefs is None else _told_by(beliefs, engine.parties)
         noise = told["noise"] if noise is None else noise
         covariance: Matrix | None = told.get("covariance")
@@ -305,19 +303,19 @@ class _Round:
         }
         return Consensus(
             value,
-            tuple(engine.parties[j] for j in order),
-            {p: float(said[position[p]]) if p in position else 0.0 for p in engine.given},
-            {p: float(noise[position[p]]) if p in position else np.nan for p in engine.given},
-            None if covariance is None else covariance[np.ix_(order, order)],
-            {p: shown(engine.rejected[p], _REASON) for p in engine.given if p in engine.rejected},
-            told.get("variance"),
-            beliefs,
-            diagnostics,
-            float(weights[-1]),
-            judgement,
-            {}
-            if not cut.size
-            else {p: float(cut[position[p]]) for p in engine.given if p in position},
+            parties=tuple(here),
+            weights={p: float(said[here[p]]) if p in here else 0.0 for p in engine.given},
+            noise={p: float(noise[here[p]]) if p in here else np.nan for p in engine.given},
+            covariance=None if covariance is None else covariance[np.ix_(order, order)],
+            rejected={
+                p: shown(engine.rejected[p], _REASON) for p in engine.given if p in engine.rejected
+            },
+            variance=told.get("variance"),
+            beliefs=beliefs,
+            diagnostics=diagnostics,
+            center_weight=float(weights[-1]),
+            judgement=judgement,
+            uncorroborated={p: float(cut[j]) for p, j in here.items()} if cut.size else {},
         )
 
     def _took(self, step: str, started: float) -> None:

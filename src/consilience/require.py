@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consilience.errors import ConsilienceError, RequirementError
-from consilience.text import shown
+from consilience.estimators.reasons import listed
 
-_NAMED = 5  # suspects named, before the rest are counted
 _ROUNDING = 1e-9  # so that three equal weights are three parties
 
 
@@ -48,10 +47,8 @@ class Require:
         together = {party for group in groups for party in group}
         suspects = [party for party in given if party in rejected or party in together]
         if len(suspects) > self.suspects * len(given) * (1 + _ROUNDING):
-            named = ", ".join(map(shown, suspects[:_NAMED]))
-            more = f" and {len(suspects) - _NAMED} more" if len(suspects) > _NAMED else ""
             raise RequirementError(
                 f"{len(suspects)} of {len(given)} parties are rejected or move together "
-                f"({named}{more}), expected {100 * self.suspects:.3g} % at most",
+                f"({listed(suspects)}), expected {100 * self.suspects:.3g} % at most",
                 rejected,
             )

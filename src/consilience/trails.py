@@ -37,14 +37,14 @@ PLACES = 8192
 _FEWEST = 256  # places that are kept however many parties there are
 _MOST_NUMBERS = 2**24  # in one set of trails, 64 MB; with too many parties, places are dropped
 _LARGEST = 1e38  # largest error that float32 can keep; a sender of larger ones has no weight anyway
-_HEAVIEST = 1 / 50  # of a typical squared error: no place holds much more, if enough hold some.
-# So a trail is worth the fewest coordinates that `estimators.reading` assumes.
+# Of a typical squared error: no place holds much more, if enough hold some. So a trail is worth the
+# fewest coordinates that `estimators.reading` assumes.
+_HEAVIEST = 1 / 50
 LONGEST = 10.0  # typical errors: no round counts for more, or it would hide all others
 _RENEWED = 50  # rounds after which other places take over, which are followed from the start
 _DUST = 1e-12  # of the largest squared error: rounding, not to be weighed against few live places
-_MOST_DISTANCES = (
-    2**20
-)  # of single rounds that are kept, 8 MB; those of the latest round always are
+# Distances of single rounds that are kept, 8 MB; those of the latest round always are.
+_MOST_DISTANCES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,8 @@ class Trails:
 
     def evidence(self, count: int) -> Lasting | None:
         """Return the evidence in the averages of the first ``count`` parties, those of this round;
-        the centre is a zero error. None if no average is over two rounds, or one is not finite."""
+        the centre is a zero error. None if all of them are of a single round, or if distances are
+        not finite."""
         if not (self.rounds[:count] > 1).any():
             return None
         distances = _distances(self.means[:count])
@@ -194,8 +195,8 @@ def _in_units(errors: Array) -> tuple[Array, Vector]:
 
 
 def _units(lengths: Vector) -> Vector:
-    """Return what to divide errors of these lengths by: the typical length, or more, so that none
-    is longer than so many."""
+    """Return what to divide errors of these lengths by: the typical length, or more for those that
+    would be longer than `LONGEST`."""
     typical = float(np.median(lengths)) or float(np.mean(lengths)) or 1.0
     return np.maximum(lengths / LONGEST, typical)
 

@@ -191,10 +191,10 @@ def to_table(consensus: Consensus) -> Table:
     grouped = ["group"] if consensus.groups else []
     columns = ("party", "weight", "noise", *grouped, "reason")
     table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    reasons = consensus.reasons
     for party, weight in sorted(consensus.weights.items(), key=lambda item: -item[1]):
         noise, group = consensus.noise[party], _group(consensus, party)
-        rejected, reason = party in consensus.rejected, consensus.reasons.get(party, "")
-        reason = shown(reason, _REASON)
+        rejected, reason = party in consensus.rejected, shown(reasons.get(party, ""), _REASON)
         table.add_row(
             Text(shown(party), overflow="fold"),  # as text: a file may be called [red].safetensors
             "" if rejected else f"{100 * weight:.1f} %",

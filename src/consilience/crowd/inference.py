@@ -16,9 +16,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from consilience.arrays import Positions, Vector
+from consilience.arrays import Mask, Positions, Vector
 from consilience.crowd.model import Fit, fit
 from consilience.crowd.ratings import Ratings, medians, total
 from consilience.crowd.tables import check_names, read, write
@@ -192,7 +191,7 @@ def _rough_bias(ratings: Ratings, sweeps: int = 5) -> Vector:
     return bias
 
 
-def _met(ratings: Ratings) -> NDArray[np.bool_]:
+def _met(ratings: Ratings) -> Mask:
     """Tell for each party whether somebody else rated one of its tasks."""
     met = np.zeros(len(ratings.parties), np.bool_)
     met[ratings.party[ratings.per_task[ratings.task] > 1]] = True
@@ -234,7 +233,7 @@ def _told(
 
 
 def _reasons(
-    ratings: Ratings, found: Fit, sets: list[tuple[Hashable, ...]], voices: NDArray[np.bool_]
+    ratings: Ratings, found: Fit, sets: list[tuple[Hashable, ...]], voices: Mask
 ) -> dict[Hashable, str]:
     """Return why parties stand out, in the words of `Consensus.reasons` and some more."""
     noise = found.noise

@@ -150,7 +150,7 @@ class _State:
         )
         # f given y is N(k(m − ay), φ/(1 + φP)), k = φP/(1 + φP).
         self.k = shared * self.weight
-        self.common_variance = shared * self.weight / self.loudness
+        self.common_variance = self.k / self.loudness
         self.common = self.k * (self.message - a * self.truth[self.task_of])
 
     def judge(self) -> float:

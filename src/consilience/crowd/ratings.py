@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,12 @@ class Ratings:
         """Return the number of tasks and of parties."""
         return len(self.tasks), len(self.parties)
 
-    @property
+    @cached_property
     def per_task(self) -> npt.NDArray[np.intp]:
         """Return the number of ratings of each task."""
         return np.bincount(self.task, minlength=len(self.tasks))
 
-    @property
+    @cached_property
     def per_party(self) -> npt.NDArray[np.intp]:
         """Return the number of ratings by each party."""
         return np.bincount(self.party, minlength=len(self.parties))

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consilience.arrays import Positions, Vector
+from consilience.arrays import Mask, Positions, Vector
 from consilience.crowd.ratings import Ratings, medians, total
 
 _COPY = 0.1  # ρ
@@ -102,7 +102,7 @@ def _least(values: Vector) -> float:
     return max(float(step) ** 2 / 12, _NONE)
 
 
-def _thinned(ratings: Ratings) -> npt.NDArray[np.bool_]:
+def _thinned(ratings: Ratings) -> Mask:
     """Choose rows so that the pairs of ratings of the same task are not too many in all.
 
     Tasks with the most ratings are thinned: they have most of the pairs, and lose least.

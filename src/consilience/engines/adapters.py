@@ -193,12 +193,6 @@ class Adapters(InProcess):
         made = {path: leaves[path].rebuild(storage) for path, storage in self._value.items()}
         return unflatten(self._sent.trees[self._sent.template], made)
 
-    def elect(self, weights: Vector) -> None:
-        """Put to a vote what is not combined."""
-        for path, leaf in self.updates.leaves[0].items():
-            if leaf.kind != "float":
-                self.updates.elect(path, weights, self._room(path))
-
     @property
     def rank(self) -> int:
         """The largest rank of a module of the value."""
@@ -320,14 +314,12 @@ class Adapters(InProcess):
         sent = self._sent
         bad = _dropped(sent, screened(sent, ~sound[:-1]))
         unsound = [j for j in np.flatnonzero(~sound[:-1]) if self.parties[j] not in bad]
-        unread = {
-            self.parties[
-                j
-            ]: "its factors cancel each other: of what they make only rounding is left"
-            if squares[j] <= FARTHEST * self.size
-            else f"its factors make numbers above {LARGEST:g}"
-            for j in unsound
-        }
+        unread = {}
+        for j in unsound:
+            why = f"its factors make numbers above {LARGEST:g}"
+            if squares[j] <= FARTHEST * self.size:
+                why = "its factors cancel each other: of what they make only rounding is left"
+            unread[self.parties[j]] = why
         log_rejected(unread)
         return bad | unread
 

@@ -85,10 +85,14 @@ class InProcess:
 
     def finish(self, weights: Vector) -> Any:
         """Return the value, after the vote on what is not combined."""
+        self.elect(weights)
+        return self.updates.rebuild(self._value)
+
+    def elect(self, weights: Vector) -> None:
+        """Put to a vote what is not combined."""
         for path, leaf in self.updates.leaves[0].items():
             if leaf.kind != "float":
                 self.updates.elect(path, weights, self._room(path))
-        return self.updates.rebuild(self._value)
 
     def _room(self, path: Path) -> Storage:
         self._value[path] = self.room(path)

@@ -18,9 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from consilience.arrays import Matrix, Vector
+from consilience.arrays import Mask, Matrix, Vector
 from consilience.evidence import Block
 
 _MANY = 1 << 12  # coordinates: with more, a prior worth 64 of them hardly matters
@@ -94,7 +93,7 @@ def _typical_count(counts: Matrix) -> float:
     return float(np.median(counts[counts > 0]))
 
 
-def _typical(distances: Matrix, met: npt.NDArray[np.bool_]) -> float:
+def _typical(distances: Matrix, met: Mask) -> float:
     """Return the median over parties of their median distance, in logarithms."""
     with np.errstate(divide="ignore"):
         logs = np.where(met, np.log(distances), np.nan)
@@ -112,7 +111,7 @@ def _log_likelihood(seen: Vector, count: float) -> Matrix:
     return np.asarray(total - total.max())
 
 
-def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[np.bool_]:
+def beyond_chance(relative: Vector, known: Vector, share: float) -> Mask:
     """Tell which parties' levels, relative to the typical one, chance does not explain: (..., J).
 
     Snedecor's F test at a level of one in a hundred for all parties of a round together. ``known``
@@ -120,7 +119,7 @@ def beyond_chance(relative: Vector, known: Vector, share: float) -> npt.NDArray[
     before they were shrunk.
     """
     seen = 1 + (relative - 1) / share  # undo the shrinkage
-    found: npt.NDArray[np.bool_] = seen > largest_by_chance(known)
+    found: Mask = seen > largest_by_chance(known)
     return found
 
 

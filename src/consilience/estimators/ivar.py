@@ -102,8 +102,9 @@ class IVAR:
                 residuals(block.distances[:-1, :-1], w)
                 for block, w in zip(evidence.blocks, weights, strict=True)
             )
-            previous, variance = variance, np.maximum(floor, mean_errors(evidence, errors))
-            objective.append(log_likelihood(evidence, errors, variance))
+            mean = mean_errors(evidence, errors)
+            previous, variance = variance, np.maximum(floor, mean)
+            objective.append(log_likelihood(evidence, mean, variance))
             change = np.abs(np.log(variance / previous)).max()
             if change <= self.tolerance:
                 break
@@ -120,6 +121,7 @@ class IVAR:
 
     def _variational(self, evidence: Evidence, variance: Vector) -> Beliefs:
         floor = self.epsilon * evidence.least_noise
+        counts = np.array([block.count for block in evidence.blocks])
         coordinates = sum(block.count for block in evidence.blocks)
         prior = self.prior_variance or initial_prior(evidence)
         objective: list[float] = []
@@ -136,11 +138,10 @@ class IVAR:
                 about_centre += block.count * float(r[-1])
             if self.prior_variance is None:
                 prior = max(floor, about_centre / coordinates)  # eq. (ind-vb-truth-param)
-            # eq. (ind-vb-error-param)
-            previous, variance = variance, np.maximum(floor, mean_errors(evidence, errors))
-            counts = np.array([block.count for block in evidence.blocks])
+            mean = mean_errors(evidence, errors)
+            previous, variance = variance, np.maximum(floor, mean)  # eq. (ind-vb-error-param)
             objective.append(
-                log_likelihood(evidence, errors, variance)
+                log_likelihood(evidence, mean, variance)
                 - 0.5 * (coordinates * (LOG_2PI + np.log(prior)) + about_centre / prior)
                 + 0.5 * float(counts @ (LOG_2PI + 1 + np.log(truth_variances)))
             )
@@ -190,13 +191,10 @@ def mean_errors(evidence: Evidence, errors: tuple[Vector, ...] | list[Vector]) -
     return mean
 
 
-def log_likelihood(
-    evidence: Evidence, errors: tuple[Vector, ...] | list[Vector], variance: Vector
-) -> float:
-    """Return log p(X | y, σ²), or its expectation if the errors are expected ones."""
-    total = evidence.counts @ (
-        LOG_2PI + np.log(variance) + mean_errors(evidence, errors) / variance
-    )
+def log_likelihood(evidence: Evidence, errors: Vector, variance: Vector) -> float:
+    """Return log p(X | y, σ²) for the parties' mean squared errors, or its expectation if these are
+    expected ones."""
+    total = evidence.counts @ (LOG_2PI + np.log(variance) + errors / variance)
     return float(-0.5 * total)
 
 

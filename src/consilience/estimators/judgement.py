@@ -46,13 +46,9 @@ class Judgement:
         """Sets of parties of which either may be right, as the distances cannot tell."""
         return self._read.camps
 
-    @property
+    @cached_property
     def reasons(self) -> Mapping[str, str]:
         """Why parties stand out, and in which tensors if not in all."""
-        return self._reasons
-
-    @cached_property
-    def _reasons(self) -> dict[str, str]:
         found = self._read.reasons or {}
         return {
             p: "; ".join(filter(None, (why, where(self.layers, p)))) for p, why in found.items()

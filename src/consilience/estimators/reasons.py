@@ -12,7 +12,7 @@ from consilience.text import shown
 
 TOGETHER = 0.5  # parties that share at least this much of a voice move together
 REMARKABLE = 3.0  # times the typical
-_NAMED = 5  # members of a group, before the rest are counted
+_NAMED = 5  # parties, before the rest are counted
 
 
 class Lasts(NamedTuple):
@@ -32,14 +32,14 @@ class Lasts(NamedTuple):
 
 
 def groups_of(
-    parties: Sequence[str], shared: Matrix, together: float = TOGETHER
+    parties: Sequence[str], shared: Matrix, together: float
 ) -> tuple[tuple[str, ...], ...]:
     """Return the sets of parties that move together, the largest first; nobody is in two."""
     found = (tuple(parties[j] for j in group.tolist()) for group in linked(shared, together))
     return tuple(sorted(found, key=lambda group: (-len(group), group)))
 
 
-def linked(shared: Matrix, together: float = TOGETHER) -> list[Positions]:
+def linked(shared: Matrix, together: float) -> list[Positions]:
     """Return the sets of positions that share at least this much of a voice, in any order."""
     near = shared >= together
     near |= near.T

@@ -41,9 +41,9 @@ _TINY = 1e-300  # instead of zero as a divisor
 def kept_unshared(seen: Lasting, enough_rounds: float, most: float, weights: Vector) -> Vector:
     """Return the share of its trust that each party keeps.
 
-    It is less if the unshared part of what lasts of a party's error is larger than ``most``, and
-    one, typical squares of what lasts, and than chance makes of equal parties. Beyond that bar
-    trust falls with the fourth power. Newcomers keep all of their trust.
+    It is less if the unshared part of its lasting error is above the bar: the typical lasting
+    square, times ``most``, times one, or times what chance makes of equal parties, whichever is
+    largest. Beyond the bar, trust falls with the fourth power. Newcomers keep all of it.
     """
     kept, own, left = np.ones(len(seen.left)), lasting_squares(seen), seen.left
     known = np.flatnonzero((seen.rounds >= enough_rounds) & (left <= _FAR * middle(left, weights)))

@@ -362,6 +362,5 @@ class ConsilienceStrategy(FedAvg):
             )
             return found
         except Exception as error:  # the metrics of parties must not end the run
-            why = f"{type(error).__name__}: {shown(error, 200)}"
-            log.warning("the metrics could not be combined: %s", why)
+            log.warning("the metrics could not be combined: %s", told(error, 200))
             return MetricRecord()

@@ -90,9 +90,9 @@ class ConsilienceAggregator(ModelAggregator):  # type: ignore[misc]  # FLARE has
         self.method, self.minimum, self.params_type = method, minimum, params_type
         self.memory, self.record, self.trusted_counts = memory, record, trusted_counts
         self.require, self.tensors, self.evidence = require, tensors, evidence
-        self._require, self.adapters = None if require is None else Require(**require), adapters
+        self.adapters, self.spool = adapters, spool
+        self._require = None if require is None else Require(**require)
         self._step = None if ParamsType(params_type) == ParamsType.FULL else 1.0
-        self.spool = spool
         self._spool: Spool | None = None
         self._rounds: Rounds | None = None
         self._sent: dict[str, list[FLModel | UpdateError]] = {}

@@ -47,9 +47,9 @@ class Grams(NamedTuple):
     left: Matrix
     right: Matrix
 
-    def of(self, ranks: Array) -> Grams:
-        """Return those of some rank-one terms."""
-        return Grams(*(gram[np.ix_(ranks, ranks)] for gram in self))
+    def of(self, terms: Array) -> Grams:
+        """Return those of some rank-one terms, by position."""
+        return Grams(*(gram[np.ix_(terms, terms)] for gram in self))
 
 
 class Cut(NamedTuple):

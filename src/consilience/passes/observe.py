@@ -13,7 +13,7 @@ from consilience.evidence import FARTHEST, Block, Evidence, Layers
 from consilience.passes import loops
 from consilience.passes.parallel import cores, in_order, stripes
 from consilience.passes.sampling import SMALL, sampled_spans
-from consilience.updates.tensors import LARGEST, Storage
+from consilience.updates.tensors import LARGEST
 from consilience.updates.trees import Leaves, Path, show
 from consilience.updates.usable import Piece, Updates
 
@@ -65,19 +65,16 @@ def observe(
     return observe(good, random, exact=exact, tell=tell)
 
 
-def _first(updates: Updates) -> list[Storage]:
-    """Return the storages of the first party; a product of factors is not an array."""
-    return [updates.leaves[0][path].storage for path in updates.floats]
-
-
 def look(updates: Updates, places: Positions) -> Array:
     """Return every party's coordinates at the given places, in ascending order: (J, n)."""
     wide, count = updates.wide, len(updates.parties)
     out = np.empty((count, len(places)), float if wide else np.float32)
     edges = np.searchsorted(places, updates.offsets)
     tensors = list(zip(updates.floats, updates.offsets, edges, edges[1:], strict=False))
-    stored = updates.loops is None and updates.widest is None
-    in_memory = stored and all(isinstance(s, np.ndarray) for s in _first(updates))
+    here = updates.loops is None and updates.widest is None
+    in_memory = here and all(  # a product of factors is not an array
+        isinstance(updates.leaves[0][path].storage, np.ndarray) for path in updates.floats
+    )
 
     def read(mine: slice) -> None:
         for path, begin, low, high in tensors:

@@ -55,10 +55,9 @@ def stripes(spans: Spans, rows: int) -> list[Spans]:
     return cut
 
 
-def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:
+def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Yield ``work(item)`` for each item, in order, with as many at work as there are threads."""
-    threads = min(threads or cores(), len(items))
-    if threads < 2:
+    if min(cores(), len(items)) < 2:
         yield from map(work, items)
         return
     # In the caller's context, in which numpy keeps what errors to ignore.

@@ -149,10 +149,10 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
     rounds = int(_number(header["rounds"], "rounds", 0, _MOST_ROUNDS, int))
     evidence = _evidence("distances", header["blocks"], arrays, rounds * _MOST_COORDINATES)
     known = None if header["known"] is None else _known(header["known"], arrays)
-    kept = decay, rounds, evidence, known
+    common = decay, rounds, evidence, known
     if header["version"] == 2:
         relay = _relay(header["trails"], arrays, rounds, np.float64)
-        found = Contents(*kept, relay and relay.in_units())
+        found = Contents(*common, relay and relay.in_units())
     else:
         relay = _relay(header["trails"], arrays, rounds, np.float32)
         if relay is not None and header["version"] < _VERSION:
@@ -161,7 +161,7 @@ def _unpacked(header: dict[str, Any], arrays: dict[str, Array]) -> Contents:
             relay = relay.judged(_number(header.get("lasted", 0.0), "lasted", 0, 1))
         past = None if header["past"] is None else _past(header["past"], arrays, rounds)
         parties = int(_number(header["max_parties"], "max_parties", 1, MOST_PARTIES, int))
-        found = Contents(*kept, relay, past, parties)
+        found = Contents(*common, relay, past, parties)
     if arrays:
         raise ValueError(f"its header does not speak of {', '.join(sorted(arrays)[:3])}")
     return found
@@ -274,7 +274,7 @@ def _plausible(array: Array, power: int = 1) -> bool:
     return _within(sizes, _LARGEST**-power, _LARGEST**power)
 
 
-def _within(array: Array, low: float = -np.inf, high: float = np.inf) -> bool:
+def _within(array: Array, low: float, high: float) -> bool:
     return bool((np.isfinite(array) & (array >= low) & (array <= high)).all())
 
 

@@ -147,7 +147,7 @@ class Tensor:
             return array[()]
         if isinstance(source, list | tuple):  # of plain numbers
             return type(source)(array.tolist())
-        if not isinstance(source, np.ndarray) and hasattr(source, "__array_namespace__"):
+        if hasattr(source, "__array_namespace__"):
             return _in_namespace(source, array)
         return array
 

@@ -145,7 +145,7 @@ class _Asked:
             return self._of_adapters(files, meter, kept)
         found = {p: _model(path, files, kept) for p, path in self.paths.items()}
         base = None if self.center is None else open_model(self.center, files)
-        sound = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
+        sound = {p: m for p, m in found.items() if isinstance(m, StoredModel)}
         shards = _shards([base] if base and base.shards else list(sound.values()))
         output = self._output(shards, [model.metadata for model in sound.values()])
         return Files(found, base, output, meter, *self.patterns, exact=exact), sound
@@ -154,7 +154,7 @@ class _Asked:
         self, files: ExitStack, meter: Meter, kept: int
     ) -> tuple[InProcess, Mapping[str, StoredModel]]:
         found = {p: _adapter(path, files, kept) for p, path in self.paths.items()}
-        sound = {p: c.model for p, c in found.items() if isinstance(c, StoredAdapter)}
+        sound = {p: a.model for p, a in found.items() if isinstance(a, StoredAdapter)}
         center = None if self.center is None else open_adapter(self.center, files)
         if self.into is None:
             names = (name for model in sound.values() for name in model.tensors)
@@ -259,5 +259,5 @@ def _parts(path: Path) -> Iterator[os.stat_result]:
 
 def _shards(models: Sequence[StoredModel]) -> dict[str, str]:
     """Return the commonest way in which these models are split into files."""
-    ways = Counter(frozenset(c.shards.items()) for c in models if c.shards)
+    ways = Counter(frozenset(m.shards.items()) for m in models if m.shards)
     return dict(ways.most_common(1)[0][0]) if ways else {}

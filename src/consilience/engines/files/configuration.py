@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,20 +59,14 @@ def copied(folder: Path, whole: bool) -> Copied:
 
 def read_object(path: Path, what: str) -> dict[str, object]:
     """Return the JSON object in a small file."""
-    file = File(path)
-    try:
+    with closing(File(path)) as file:
         if file.size > safetensors.LONGEST_HEADER:
             raise UpdateError(f"{file.name}: has {file.size} bytes, more than {what} should")
         return safetensors.read_json(file, 0, file.size, what, 2)
-    finally:
-        file.close()
 
 
 def _content(path: Path) -> bytes:
-    file = File(path)
-    try:
+    with closing(File(path)) as file:
         if file.size > _LARGEST:
             raise UpdateError(f"{file.name}: has {file.size} bytes, at most {_LARGEST} are copied")
         return file.read(0, file.size)
-    finally:
-        file.close()

@@ -85,7 +85,7 @@ class Files(InProcess):
         exact: bool,
     ) -> None:
         super().__init__(_parsed(found, base, chosen, evidence))
-        self._checkpoints = {p: c for p, c in found.items() if isinstance(c, StoredModel)}
+        self._models = {p: m for p, m in found.items() if isinstance(m, StoredModel)}
         there = {name for (name,) in self.updates.leaves[0]}
         self._kept = {n: t for n, t in (base.tensors if base else {}).items() if n not in there}
         self._layouts: dict[str, dict[str, Tensor]] = {}  # party -> tensors of an output like its
@@ -125,11 +125,11 @@ class Files(InProcess):
         return self._place(name)
 
     def _place(self, name: str) -> FileArray | Nowhere:
-        model = self.parties[self.updates.template]
-        if model not in self._layouts:
-            mine, there = self._checkpoints[model].tensors, self.updates.leaves[0]
-            self._layouts[model] = {n: t for n, t in mine.items() if (n,) in there} | self._kept
-        tensors = self._layouts[model]
+        party = self.parties[self.updates.template]
+        if party not in self._layouts:
+            mine, there = self._models[party].tensors, self.updates.leaves[0]
+            self._layouts[party] = {n: t for n, t in mine.items() if (n,) in there} | self._kept
+        tensors = self._layouts[party]
         if self._output is None:
             return Nowhere(tensors[name].size)
         return self._output.room(tensors, name)
@@ -138,15 +138,13 @@ class Files(InProcess):
         """Vote on what is not combined, complete the output, and give it its name."""
         if self._output is None:
             return None
-        for path, leaf in self.updates.leaves[0].items():
-            if leaf.kind != "float":
-                self.updates.elect(path, weights, self.room(path))
+        self.elect(weights)
         for name, tensor in self._kept.items():
             out = self._place(name)
             for start in range(0, tensor.size, _BLOCK):
                 stop = min(start + _BLOCK, tensor.size)
                 out[start:stop] = tensor.storage[start:stop]
-        used = [self._checkpoints[party] for party in self.parties]
+        used = [self._models[party] for party in self.parties]
         for model in used:
             for file in model.files:
                 file.check_unchanged()
@@ -193,7 +191,7 @@ def _parsed(
         return dict(sorted(model.tensors.items()))
 
     return parse(
-        {p: c if isinstance(c, UpdateError) else tensors(c) for p, c in found.items()},
+        {p: m if isinstance(m, UpdateError) else tensors(m) for p, m in found.items()},
         None if base is None else tensors(base),
         chosen,
         evidence,

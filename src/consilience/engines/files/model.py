@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,6 @@ class StoredModel:
     files: tuple[File, ...]
     metadata: safetensors.Metadata = field(default_factory=dict)
     shards: Mapping[str, str] | None = None  # tensor -> file name, for a folder
-
-    @property
-    def size(self) -> int:
-        """Return how many bytes its tensors take."""
-        return nbytes(self.tensors.values())
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
@@ -132,13 +127,10 @@ def _open_unindexed(path: Path, files: ExitStack, kept: int) -> StoredModel:
 def _weight_map(index: Path) -> dict[str, str]:
     """Return which shard holds which tensor. The names are foreign: none may lead out of the
     folder."""
-    file = File(index)
-    try:
+    with closing(File(index)) as file:
         if file.size > safetensors.LONGEST_HEADER:
             raise UpdateError(f"{file.name}: has {file.size} bytes, more than an index should")
         found = safetensors.read_json(file, 0, file.size, "this index", 2).get("weight_map")
-    finally:
-        file.close()
     if not isinstance(found, dict):
         raise UpdateError(f"{file.name}: broken, or without a weight_map")
     for tensor, name in found.items():
