@@ -17,6 +17,7 @@ FLOW = [
     {"estimators"},
     {"trails"},
     {"storage"},
+    {"moderation"},
     {"memory"},
     {"consensus", "record", "require"},
     {"deliberation"},

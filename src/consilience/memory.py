@@ -23,6 +23,7 @@ from consilience.arrays import Positions
 from consilience.beliefs import Beliefs, Known, Past
 from consilience.errors import ConsilienceError
 from consilience.evidence import Evidence
+from consilience.moderation import as_sampled, moderated, on_scale_of
 from consilience.storage.memory_file import MOST_PARTIES, Contents, read, write
 from consilience.trails import Look, Relay, Trails
 
@@ -97,16 +98,19 @@ class Memory:
     def recall(self, now: Evidence) -> Evidence:
         """Return the evidence of a round together with what is remembered of its parties; if the
         round is small, also of parties they met before, so that it is judged in company."""
+        now = as_sampled(now)
         past = self._before(now)
         if len({*past.parties, *now.parties}) > _COMPANY:
             past = past.among(_company(past, set(now.parties)))
         return past.followed(now)
 
     def _before(self, now: Evidence) -> Evidence:
-        """Return the evidence of earlier rounds, discounted, without what has faded."""
+        """Return the evidence of earlier rounds, discounted, without what has faded, and none of it
+        much louder than this round."""
         if self.evidence is None:
             return Evidence(())
-        return self.evidence.faded(self.decay, max(block.count for block in now.blocks))
+        past = self.evidence.faded(self.decay, max(block.count for block in now.blocks))
+        return on_scale_of(now, past)
 
     def beyond(self, evidence: Evidence, now: Evidence) -> Past | None:
         """Return what is remembered of the levels of a round's parties beyond what `recall` gave.
@@ -115,7 +119,7 @@ class Memory:
             return None
         levels, worth = self.past.of(now.parties)
         here = Past(evidence.parties, evidence.worth, evidence.worth).of(now.parties)[1]
-        again = here - now.worth
+        again = here - as_sampled(now).worth
         return Past(now.parties, levels, np.maximum(self.decay * worth - again, 0.0))
 
     @property
@@ -132,6 +136,7 @@ class Memory:
 
     def keep(self, now: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
         """Add a round, its beliefs, and the trails that `followed` returned."""
+        now = moderated(as_sampled(now))
         self.past = self._with_levels(now, beliefs)  # from what was remembered before this round
         self.rounds += 1
         self.evidence = self._before(now).followed(now).latest(self.max_parties)

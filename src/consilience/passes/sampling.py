@@ -31,13 +31,26 @@ def sampled_spans(size: int, parties: int, random: np.random.Generator) -> Spans
     """
     if size <= SMALL or parties <= _FEW or size * parties <= _NUMBERS:
         return [(0, size)]
-    wanted = 4 * np.log(2 * parties) / _ERROR**2
+    wanted = _wanted(parties)
     wanted /= 1 + wanted / size
-    count = int(min(wanted, max(SMALL // 8, _READ // parties)))
+    count = int(min(wanted, _limit(parties)))
     stretches = np.linspace(0, size, count // _SPAN + 1).astype(np.int64)
     room = np.diff(stretches) - _SPAN
     starts = stretches[:-1] + random.integers(0, room + 1)
     return [(int(start), int(start) + _SPAN) for start in starts]
+
+
+def most_read(parties: int) -> int:
+    """Return how many coordinates a sample has at most."""
+    return int(min(_wanted(parties), _limit(parties)))
+
+
+def _wanted(parties: int) -> float:
+    return float(4 * np.log(2 * parties) / _ERROR**2)
+
+
+def _limit(parties: int) -> int:
+    return max(SMALL // 8, _READ // parties)
 
 
 def places_of(size: int, random: np.random.Generator) -> Positions:
