@@ -127,3 +127,14 @@ def test_a_huge_party_is_kept_at_a_hundred_typical_distances():
     )
     assert found.typical_distances[3] == pytest.approx(100 * found.typical)
     np.testing.assert_array_equal(found.distances, found.distances.T)
+
+
+def test_a_memory_of_an_exploded_round_can_be_saved_and_read(tmp_path):
+    memory, random = cs.Memory(seed=1), np.random.default_rng(0)
+    X = random.standard_normal((10, 500))
+    for factor in (1.0, 1e30, 1.0):
+        cs.aggregate(np.vstack([factor * X[:1], X[1:]]), memory=memory)
+    memory.save(tmp_path / "memory.npz")
+    again = cs.Memory.load(tmp_path / "memory.npz")
+    (before,), (after,) = memory.evidence.blocks, again.evidence.blocks
+    np.testing.assert_array_equal(after.distances, before.distances)
