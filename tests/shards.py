@@ -22,6 +22,13 @@ def load(number, bad=None, size=COORDINATES, at=-7):
     return parties
 
 
+def poisoned(number, scale):
+    """A shard of eleven parties, one of which alone says something."""
+    X = np.random.default_rng(number).standard_normal((11, 5000))
+    X[0, :25] += 40
+    return {f"p{j}": (x * scale).astype(np.float32) for j, x in enumerate(X)}
+
+
 def lacking(number):
     """A shard that one party has not sent."""
     parties = load(number)

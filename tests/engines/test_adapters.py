@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import consilience as cs
+from consilience.engines.adapters import Adapters
 from consilience.passes import factors
+from consilience.updates.adapters import parse_adapters
 from lora import SHAPES, adapter, flat, formed, in_gauge, name, update
 
 ALPHA = 16
@@ -250,6 +252,22 @@ def test_a_nan_in_a_plain_tensor_costs_only_its_sender():
     found = cs.aggregate(sent, adapters=cs.LoRA(ALPHA))
     assert found.rejected == {"p3": "tensor 'base_model.model.head' holds inf at position 4"}
     assert np.isfinite(found.value["base_model.model.head"]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e18])
+def test_a_plain_tensor_whose_squares_single_precision_cannot_hold(scale):
+    sent = {f"p{j}": everything(j, 4, ALPHAS) for j in range(5)}
+    for tensors in sent.values():
+        del tensors[name("layers.0.q_proj", "B.bias")]  # it is summed in double in any case
+        for key, tensor in tensors.items():
+            if "lora_A" not in key and "embedding_A" not in key and "steps" not in key:
+                tensor *= np.float32(scale)
+    lora = cs.LoRA(16, False, PATTERN)
+    engine = Adapters(parse_adapters(sent, None, lora), lora)
+    (block,) = engine.observe(np.random.default_rng(0), exact=False).blocks
+    ring = np.arange(5)
+    apart, _ = engine.combine(np.append(np.full(5, 0.2), 0), ring, None)
+    np.testing.assert_allclose(apart, block.distances[ring, np.roll(ring, 1)], rtol=1e-5)
 
 
 def test_a_plain_tensor_takes_part_in_the_evidence():

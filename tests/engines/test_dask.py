@@ -169,6 +169,16 @@ def test_what_hides_in_a_sampled_shard_is_found(client, method):
     assert found.weights["h2"] == 0
 
 
+def test_squares_that_single_precision_cannot_hold(client):
+    ordinary, tiny = (
+        aggregate_shards(client, [partial(shards.poisoned, n, scale) for n in range(2)], seed=0)
+        for scale in (1, 1e-25)
+    )
+    assert ordinary.uncorroborated["p0"] > 0.5
+    assert tiny.uncorroborated == pytest.approx(ordinary.uncorroborated, rel=1e-4)
+    assert tiny.reasons == ordinary.reasons
+
+
 def test_memory_centers_and_sampling(client):
     large = [partial(shards.load, n, size=shards.LARGE) for n in range(2)]
     memory = cs.Memory()

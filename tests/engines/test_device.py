@@ -10,6 +10,7 @@ import consilience as cs
 from consilience.deliberation import deliberate
 from consilience.engines.device import Device, devices, on_this_machine
 from consilience.estimators.catalogue import resolve
+from consilience.passes.sampling import SMALL
 from consilience.updates.parsing import parse
 from consilience.updates.tensors import Tensor
 
@@ -94,6 +95,19 @@ def test_large_numbers_are_formed_in_double():
     updates = [torch.full((500,), 3e38), torch.full((500,), 3e38), torch.full((500,), -1e38)]
     value = on_device(updates, "mean").value
     torch.testing.assert_close(value, torch.full((500,), 5e38 / 3))
+
+
+@pytest.mark.parametrize("method", ["pairwise", "trimmed-mean"])
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_squares_that_single_precision_cannot_hold(method, scale):
+    X = np.random.default_rng(0).standard_normal((9, SMALL + 1)).astype(np.float32)
+    X[8] *= 30
+    expected = on_device(list(torch.from_numpy(X)), method)
+    found = on_device(list(torch.from_numpy(X * np.float32(scale))), method)
+    assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+    noise = {p: noise / scale for p, noise in found.noise.items()}
+    assert noise == pytest.approx(expected.noise, rel=1e-4)
+    assert found.uncorroborated == pytest.approx(expected.uncorroborated, rel=1e-4)
 
 
 def test_with_a_memory_and_a_sample():

@@ -233,6 +233,37 @@ def test_corroboration_of_numbers_too_large_for_single_precision(these):
     np.testing.assert_allclose(out, naive_corroboration(X, ones / 9, b"\1" * 9, 1.0)[0], rtol=1e-9)
 
 
+def moved(rows, by):
+    """Return the rows at addresses so many bytes after a cache line."""
+    found = []
+    for row in rows:
+        memory = np.empty(row.nbytes + 128, np.uint8)
+        start = by - memory.ctypes.data % 64 + 64
+        found.append(memory[start : start + row.nbytes].view(row.dtype))
+        found[-1][:] = row
+    return found
+
+
+@pytest.mark.parametrize("code", list("fdeb"))
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("length", [11, 300, 9000])
+def test_results_do_not_depend_on_where_memory_lies(these, code, wide, length):
+    random = np.random.default_rng(length)
+    rows, _ = made(random.standard_cauchy((7, length)).clip(-50, 50), code * 7)
+    weights, found = random.dirichlet(np.ones(7)), set()
+    for by in range(0, 64, rows[0].itemsize):
+        there = moved(rows, by)
+        out, squares, alone = empty(length, code), np.zeros(7), np.zeros(7)
+        rest = (weights, b"\1" * 7, 1.0, out, code.encode(), squares, alone, wide)
+        these.corroborate(there, code.encode() * 7, *rest)
+        sums = summed(these, there, code * 7, weights, code, 7, wide)[:2]
+        means = trimmed(these, there, code * 7, 2, code, wide=wide)[:3]
+        gram = np.zeros((7, 7))
+        these.gram(there, code.encode() * 7, 0, gram, wide)
+        found.add(b"".join(x.tobytes() for x in (out, squares, alone, *sums, *means, gram)))
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 31, 40])
 def test_the_least_trim_leaves_the_median(these, count):
     X = np.random.default_rng(count).standard_normal((count, 100))

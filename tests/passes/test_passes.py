@@ -8,6 +8,7 @@ import pytest
 
 import consilience as cs
 from consilience.passes.combine import combine, reduce
+from consilience.passes.corroborate import Witnesses
 from consilience.passes.observe import observe
 from consilience.passes.sampling import SMALL, sampled_spans
 from consilience.updates.parsing import parse
@@ -103,6 +104,59 @@ def test_distances_of_so_many_that_a_sample_is_taken(size, exact):
     expected = naive_distances(everything if exact else everything[:, places])
     np.testing.assert_allclose(evidence.blocks[0].distances, expected, rtol=1e-5, atol=1e-12)
     assert evidence.blocks[0].count == (size if exact else len(places))
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e-20, 1e-25, 1e-30, 1e18, 1e30])
+@pytest.mark.parametrize("dtype", ["f4", ml_dtypes.bfloat16])
+def test_distances_whose_squares_single_precision_cannot_hold(scale, dtype):
+    X = np.random.default_rng(0).standard_normal((5, SMALL + 1))
+    X[4] *= 1e4
+    updates = [(x * scale).astype(dtype) for x in X]
+    (block,) = cs.Evidence.of(updates).blocks
+    expected = naive_distances(np.array(updates, float) / scale)
+    np.testing.assert_allclose(block.distances[:-1, :-1] / scale**2, expected, 1e-5, 1e-6)
+
+
+def test_two_who_nearly_agree_beside_others_who_do_not():
+    """The difference of the two is too small for squares in single precision, and alone."""
+    X = np.zeros((6, SMALL + 1), np.float32)
+    X[2:] = np.random.default_rng(0).standard_normal((4, SMALL + 1))
+    X[1] = 1e-25
+    (block,) = cs.Evidence.of(X).blocks
+    assert block.distances[0, 1] == pytest.approx(1e-50)
+    expected = naive_distances(X.astype(float))
+    np.testing.assert_allclose(block.distances[:-1, :-1], expected, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("copies", [2, 4, 6])
+def test_copies_of_the_reference_are_compared_once(copies):
+    X = np.random.default_rng(0).standard_normal((6, SMALL + 1)).astype(np.float32)
+    X[:copies] = X.mean(axis=0)
+    told = []
+    observe(parse(list(X)), np.random.default_rng(0), tell=told.append)
+    assert sum(told) == SMALL + 1
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-25, 1e-30, 1e18])
+def test_squares_that_single_precision_cannot_hold_beside_the_sum(scale):
+    """In the ring, and of what was clipped."""
+    X = np.random.default_rng(0).standard_normal((7, 1000)) * scale
+    X[3, :9] += 100 * scale
+    X = X.astype(np.float32)
+    updates, _ = observe(parse(list(X)), np.random.default_rng(0))
+    ring, weights = np.random.default_rng(0).permutation(7), np.append(np.full(7, 1 / 7), 0)
+    squares, _ = combine(updates, weights, Room(updates), ring)
+    exact = X.astype(float) / scale
+    apart = np.square(exact[ring] - exact[np.roll(ring, 1)]).mean(axis=1)
+    np.testing.assert_allclose(squares[ring] / scale**2, apart, rtol=1e-5)
+    witnesses = Witnesses(b"\1" * 7, 2.0)
+    squares, alone = combine(updates, weights, Room(updates), ring, witnesses=witnesses)
+    np.testing.assert_allclose(squares[ring] / scale**2, apart, rtol=1e-5)
+    ends = np.sort(exact, axis=0)[[1, -2]]
+    beyond = 2 * (ends[1] - ends[0])
+    heard = exact.clip(ends[0] - beyond, ends[1] + beyond)
+    cut = np.square(exact - heard).mean(axis=1)
+    np.testing.assert_allclose(alone / scale**2, cut, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [*SIZES, 900_000])

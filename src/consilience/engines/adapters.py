@@ -38,7 +38,7 @@ from consilience.passes.factors import (
     padded,
     whole,
 )
-from consilience.passes.observe import TOLD, by_tensor, observe, screened
+from consilience.passes.observe import TOLD, by_tensor, faint, observe, screened
 from consilience.passes.parallel import in_order
 from consilience.updates.adapters import STACK, Bias, LoRA, Product, factored
 from consilience.updates.tensors import LARGEST, LARGEST_OF, Storage, Tensor, to_bfloat16
@@ -84,7 +84,10 @@ class Adapters(InProcess):
         distances, seen = _distances(self._gram), self._numbers
         if block is not None:
             distances, seen = distances + block.distances * plain.size, seen + block.count
-        return Evidence((Block(self.parties, distances / self.size, min(seen, self.size)),))
+        found = Block(self.parties, distances / self.size, min(seen, self.size))
+        if faint(found):
+            self.updates = replace(self.updates, faint=True)
+        return Evidence((found,))
 
     def layers(self, reference: int, random: np.random.Generator) -> Layers | None:
         """Return the distances tensor by tensor, exact for the factors."""

@@ -15,7 +15,7 @@ shards, the parties may not; a party that is unusable in one shard is rejected i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from traceback import walk_tb
 from typing import Any
 
@@ -32,6 +32,7 @@ from consilience.estimators.coordinatewise import TrimmedMean
 from consilience.evidence import Block, Evidence
 from consilience.memory import Memory
 from consilience.passes.corroborate import Witnesses
+from consilience.passes.observe import faint
 from consilience.require import Require
 from consilience.updates.parsing import parse
 from consilience.updates.usable import Updates, nobody_left
@@ -73,32 +74,35 @@ class Shard:
             engine.size,
         )
 
-    def look(self, bad: Mapping[str, str], places: Positions) -> Array:
+    def look(self, bad: Mapping[str, str], faint: bool, places: Positions) -> Array:
         """Return what the parties sent at the given places of the shard."""
-        return self.engine(bad).look(places)
+        return self.engine(bad, faint).look(places)
 
     def combine(
         self,
         bad: Mapping[str, str],
+        faint: bool,
         weights: Vector,
         ring: Positions | None,
         witnesses: Witnesses | None,
     ) -> Formed:
         """Form this shard of the consensus."""
-        engine = self.engine(bad)
+        engine = self.engine(bad, faint)
         apart, alone = engine.combine(weights, ring, witnesses)
         return Formed(engine, (apart * engine.size, alone * engine.size))
 
-    def reduce(self, bad: Mapping[str, str], rule: TrimmedMean, exact: bool) -> Formed:
+    def reduce(self, bad: Mapping[str, str], faint: bool, rule: TrimmedMean, exact: bool) -> Formed:
         """Form this shard of a coordinate-wise rule's value."""
-        engine = self.engine(bad)
+        engine = self.engine(bad, faint)
         shares, squares = engine.reduce(rule, exact=exact)
         return Formed(engine, (shares * engine.size, squares * engine.size))
 
-    def engine(self, bad: Mapping[str, str]) -> InProcess:
-        """Return the worker's engine, without the parties that are bad elsewhere."""
+    def engine(self, bad: Mapping[str, str], faint: bool = False) -> InProcess:
+        """Return the worker's engine, without the parties that are bad elsewhere; ``faint``: over
+        all shards, typical differences are too small for squares in single precision."""
         here = {p: r for p, r in bad.items() if p in self.updates.parties}
-        return InProcess(self.updates.without(here))
+        updates = self.updates.without(here)
+        return InProcess(replace(updates, faint=True) if faint else updates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +143,7 @@ class Shards:
     sizes: list[int] = field(default_factory=list)
     parts: list[Any] = field(default_factory=list)  # futures of Formed, one per shard
     save: Save | None = None
+    faint: bool = False  # single precision cannot hold the squares of typical differences
 
     def observe(self, random: np.random.Generator, *, exact: bool) -> Evidence:
         """Add up the evidence of all shards; a party rejected by one is dropped from all."""
@@ -161,7 +166,9 @@ class Shards:
         self.sizes = [one.size for one in seen]
         distances = sum(one.distances * (one.size / self.size) for one in seen)
         count = float(sum(one.count for one in seen))
-        return Evidence((Block(self.parties, np.asarray(distances), count),))
+        block = Block(self.parties, np.asarray(distances), count)
+        self.faint = faint(block)
+        return Evidence((block,))
 
     @property
     def size(self) -> int:
@@ -177,7 +184,7 @@ class Shards:
             for begin, low, high in zip(edges, cuts, cuts[1:], strict=False)
         ]
         futures = [
-            _submit(self.client, Shard.look, shard, dict(self.rejected), at)
+            _submit(self.client, Shard.look, shard, dict(self.rejected), self.faint, at)
             for shard, at in zip(self.shards, mine, strict=True)
         ]
         return np.hstack(self.client.gather(futures))
@@ -208,7 +215,8 @@ class Shards:
 
     def _formed(self, task: Callable[..., Formed], *arguments: Any) -> tuple[Vector, ...]:
         bad = dict(self.rejected)
-        self.parts = [_submit(self.client, task, shard, bad, *arguments) for shard in self.shards]
+        known = bad, self.faint, *arguments
+        self.parts = [_submit(self.client, task, shard, *known) for shard in self.shards]
         told = self.client.gather([_submit(self.client, _told, part) for part in self.parts])
         for _, rejected in told:  # parties that proved unusable in some shard
             self.rejected |= {p: why for p, why in rejected.items() if p not in self.rejected}

@@ -57,6 +57,9 @@ typedef struct {
 #define CLIP(x, most) ((x) > (most) ? (most) : (x) < -(most) ? -(most) : (x))
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define CHUNK 4096 /* columns of a sum at once: a few rows stay in the cache */
+/* Bytes before the first whole cache line of a large array, which numpy lets begin 16 bytes after
+one. It is the same for all arrays: a cut that depended on their addresses would change sums. */
+#define TO_LINE 48
 #define DEPTH 960  /* columns of inner products at once: two tiles' rows stay in the first cache */
 #define FLUSH 16   /* chunks after which sums go from single precision to double */
 #define COLUMNS 32 /* sorted at once: two vectors, or a few */
@@ -609,9 +612,9 @@ static PyObject *corroborate(PyObject *self, PyObject *args)
                alone, room, (const void **)((char *)room + ROOM(call.count)) - call.count};
     const Set *set = in_use;
     Py_BEGIN_ALLOW_THREADS
-    Py_ssize_t odd = (64 - (uintptr_t)call.rows[0].data % 64) % 64 / (codes[0] == 'd' ? 8 : 4);
-    for (Py_ssize_t at = 0, n; at < call.length; at += n) { /* first up to a line of the cache */
-        n = LESSER(at == 0 && odd > 0 ? odd : CHUNK, call.length - at);
+    Py_ssize_t odd = TO_LINE / (codes[0] == 'd' ? 8 : 4);
+    for (Py_ssize_t at = 0, n; at < call.length; at += n) {
+        n = LESSER(at == 0 ? odd : CHUNK, call.length - at);
         if (wide || !set->single.corroborate(&sum, at, n))
             finite &= set->wide.corroborate(&sum, at, n);
     }

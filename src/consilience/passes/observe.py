@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,8 @@ _FIRST = 128  # coordinates from which the reference is chosen
 # A squared distance this many times smaller than the squares whose difference it is has lost digits
 # in single precision.
 _LOST = 1e-3
+# A mean square below this has terms that single precision, which ends at 10^-38, cannot hold.
+_FAINT = 1e-30
 _MANY = 1 << 16  # with this many scattered numbers a thread is worth its cost
 # For distances of single tensors: the most distances in all, and coordinates of each tensor.
 TOLD = 1 << 18
@@ -45,7 +48,7 @@ def observe(
     with np.errstate(over="ignore", invalid="ignore"):
         reference = _likely_medoid(updates, spans)
         distances, lost = _distances(updates, spans, reference, wide, tell)
-        if lost and not wide:
+        if not wide and (lost or _too_close(updates, spans, reference, distances)):
             distances, _ = _distances(updates, spans, reference, True, tell)
         # A party may look like its peers in the first coordinates only. As the reference it would
         # spoil the distances of the others in the rest.
@@ -55,7 +58,8 @@ def observe(
     there = distances <= FARTHEST  # and not NaN
     if there.all():
         seen = sum(stop - start for start, stop in spans)
-        return updates, Evidence((Block(updates.parties, distances, float(seen)),))
+        block = Block(updates.parties, distances, float(seen))
+        return (replace(updates, faint=True) if faint(block) else updates), Evidence((block,))
     # A party that has a distance from nobody but itself is to blame, if it is that clear.
     good = screened(updates, there[:-1].sum(axis=1) == 1)
     if len(good.parties) == len(updates.parties):
@@ -63,6 +67,11 @@ def observe(
     if len(good.parties) == len(updates.parties):
         raise UpdateError("the centre is too far from the updates to compare them with it")
     return observe(good, random, exact=exact, tell=tell)
+
+
+def faint(block: Block) -> bool:
+    """Tell whether single precision cannot hold the squares of typical differences."""
+    return 0 < block.typical < _FAINT
 
 
 def look(updates: Updates, places: Positions) -> Array:
@@ -169,6 +178,25 @@ def _distances(
     lost = bool(near[~np.eye(points - 1, dtype=bool)].any()) or not np.isfinite(gram).all()
     np.fill_diagonal(distances, 0.0)
     return distances / sum(stop - start for start, stop in spans), lost
+
+
+def _too_close(updates: Updates, spans: Spans, reference: int, distances: Matrix) -> bool:
+    """Tell whether somebody differs from the reference, but too little for single precision. Who
+    sent the same is told from that without a second pass over all."""
+    close = np.flatnonzero(distances[reference, :-1] < _FAINT)
+    return any(not _equal(updates, spans, reference, int(j)) for j in close if j != reference)
+
+
+def _equal(updates: Updates, spans: Spans, one: int, other: int) -> bool:
+    """Tell whether two parties sent the same numbers, in the same dtypes."""
+    both = np.array([one, other])
+    for start, stop in spans:
+        for at in range(start, stop, _MANY):
+            for piece in updates.pieces(at, min(at + _MANY, stop)):
+                (x, y), codes = updates.rows(piece, both)
+                if codes[0] != codes[1] or not bool((x == y).all()):
+                    return False
+    return True
 
 
 def _apart(gram: Array) -> tuple[Array, Array]:

@@ -81,7 +81,7 @@ def trim(
         _store(y, out[at : at + _CHUNK])
         inside = ((kept[0] <= X) & (kept[-1] >= X)).to(X.dtype)
         shares += _fetched((inside / inside.sum(dim=0).clamp(min=1)).sum(dim=1))
-        squares += _fetched(((X - y) ** 2).sum(dim=1))
+        squares += _fetched(((_double(X) - y) ** 2).sum(dim=1))
     return int(out.numel()) if finite else -1
 
 
@@ -126,8 +126,14 @@ def _stacked(rows: Sequence[Row], wide: bool) -> Any:
     """Return rows as one matrix, in double precision if asked for and supported there."""
     import torch
 
-    double = wide and rows[0].device.type != "mps"
-    return torch.stack([row.to(torch.float64 if double else torch.float32) for row in rows])
+    if wide:
+        return torch.stack([_double(row) for row in rows])
+    return torch.stack([row.to(torch.float32) for row in rows])
+
+
+def _double(numbers: Any) -> Any:
+    """Return numbers in double precision, or in single where there is no other."""
+    return numbers.float() if numbers.device.type == "mps" else numbers.double()
 
 
 def _fetched(values: Any) -> Array:

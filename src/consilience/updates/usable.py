@@ -55,6 +55,7 @@ class Updates:
     widest: int | None = None  # most coordinates to read at once, if they are not in memory
     loops: ModuleType | None = None  # the loops for rows on an accelerator
     judged: frozenset[Path] | None = None  # tensors used as evidence; None: all
+    faint: bool = False  # single precision cannot hold the squares of typical differences
     floats: tuple[Path, ...] = field(init=False)
     offsets: Array = field(init=False)  # where each float tensor starts among the coordinates
     seen: int = field(init=False)  # number of coordinates that are evidence; they come first
@@ -79,8 +80,10 @@ class Updates:
 
     @cached_property
     def wide(self) -> bool:
-        """Tell whether any party sent more than float32 precision."""
-        return any(leaves[path].wide for leaves in self.leaves for path in self.floats)
+        """Tell whether single precision is too little, for the digits or for the range."""
+        return self.faint or any(
+            leaves[path].wide for leaves in self.leaves for path in self.floats
+        )
 
     def pieces(self, start: int, stop: int) -> Iterator[Piece]:
         """Yield the pieces that coordinates start..stop lie in, none wider than `widest`."""
