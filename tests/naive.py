@@ -681,8 +681,9 @@ def pairwise_round(rounds, how):
         for there, read, *limits in sources
         for c in camps(there, read(()), how.camp, *limits)
     }:
-        worse = min(how_much_worse(*source, camp, how.camp) for source in sources)
-        if worse < 1:
+        each = [how_much_worse(*source, camp, how.camp) for source in sources]
+        worse, as_large = min(each), (len(camp) + 1) * len(camp) / (2 * (len(camp) - 1))
+        if worse < 1 and not any(as_large < more < np.inf for more in each):
             views.append((worse, read_rounds(names, blocks, total, how, camp), camp))
     views.sort(key=lambda view: view[0])
     heard = [1 - (worse - views[0][0]) for worse, *_ in views]

@@ -15,14 +15,16 @@ from scipy.special import fdtri
 import consilience as cs
 import naive
 from consilience.beliefs import Given, Lasting
+from consilience.estimators.camps import Source, explanations
 from consilience.estimators.certainty import beyond_chance
 from consilience.estimators.changes import on_one_scale
 from consilience.estimators.choices import ALLOWED
 from consilience.estimators.levels import Descent, covariance_of, fit_camp, fit_levels
 from consilience.estimators.pairwise import _camps
+from consilience.estimators.reading import read
 from consilience.estimators.reasons import groups_of
 from consilience.estimators.weighing import trust, votes
-from consilience.evidence import Block, pooled_distances
+from consilience.evidence import Block, Evidence, pooled_distances
 from consilience.lab.attacks import MALFORMED, NEEDS_TRAINING, SUITE, Knowledge, make
 from rounds import SCENARIOS, scenario
 
@@ -174,6 +176,38 @@ def test_averages_tell_that_two_camps_are_equal_where_noise_hides_it():
         frozenset(f"{side}{j}" for j in range(5)) for side in "ab"
     }
     assert sum(found.weights[f"a{j}"] for j in range(5)) > 0.2
+
+
+def source(points):
+    """What the distances between these points tell, of so many coordinates."""
+    names, how = tuple(map(str, range(len(points)))), cs.Pairwise(slack=3.0)
+    D = np.zeros((len(points) + 1,) * 2)
+    D[:-1, :-1] = ((points[:, None] - points) ** 2).mean(axis=2)
+
+    def given(camp=None):
+        evidence = Evidence((Block(names, D, 5000.0),))
+        return read(how, evidence, np.ones(len(points)), 3.0, 3.0, 1.0, camp)
+
+    return Source(np.arange(len(points)), given(), given, 1 / 3, 3)
+
+
+def test_averages_do_not_tell_of_a_camp_that_this_round_refutes():
+    """Four copies are a camp in averages, where four honest parties are near each other, and six
+    are loose. In this round the four are far from all ten, who are near each other."""
+    random = np.random.default_rng(0)
+    averages = random.standard_normal((14, 5000))
+    averages[:4] = 0.01 * averages[:4]
+    averages[4:8] = 0.1 * averages[4:8] + random.standard_normal(5000)
+    round = 0.1 * random.standard_normal((14, 5000))
+    round[:4] = 3 * random.standard_normal(5000)
+    how, past = cs.Pairwise(slack=3.0), source(averages)
+
+    def heard(*sources):
+        camps = [each.camp for each in explanations(how, list(sources))]
+        return any(camp is not None and camp.tolist() == [0, 1, 2, 3] for camp in camps)
+
+    assert heard(past)
+    assert not heard(source(round), past)
 
 
 def test_views_that_trust_the_same_parties_are_no_camps():

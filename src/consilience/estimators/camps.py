@@ -71,7 +71,9 @@ def explanations(how: Choices, sources: list[Source]) -> list[Explanation]:
     """Return the explanations that fit about equally well, the best first. An explanation with more
     pairs in league is heard less; one with as many more as one party has, not at all.
 
-    The first source has all parties. Another one may tell that two camps are equal, too.
+    The first source has all parties. Another one may tell that two camps are equal, too; but not if
+    any tells that the camp is against a much larger one. Or a few who agreed in earlier rounds, and
+    now go far off together, would be heard beside all others.
     """
     now = sources[0]
     camps = {
@@ -81,14 +83,22 @@ def explanations(how: Choices, sources: list[Source]) -> list[Explanation]:
     }
     found = [Explanation(1.0, now.first, None)]
     for camp in map(np.array, sorted(camps)):
-        worse = min(source.how_much_worse(how, camp) for source in sources)
-        if worse < 1:
+        each = [source.how_much_worse(how, camp) for source in sources]
+        worse, refuted = min(each), any(_as_large(camp) < more < np.inf for more in each)
+        if worse < 1 and not refuted:
             found.append(Explanation(1 - worse, now.given(camp), camp))
     found.sort(key=lambda each: -each.share)
     more = found[0].share - 1  # if the fit was not the best one after all
     heard = [each._replace(share=each.share - more) for each in found if each.share > more]
     total = sum(each.share for each in heard)
     return [each._replace(share=each.share / total) for each in heard]
+
+
+def _as_large(camp: Positions) -> float:
+    """Return how many more pairs are in league, at most, if this camp is right and another one,
+    with one party more, colludes."""
+    one = len(camp) - 1  # pairs of one party, as `how_much_worse` counts
+    return (len(camp) + 1) * len(camp) / (2 * one)
 
 
 def pairs_in_league(seen: Reading, league: float) -> float:
