@@ -641,8 +641,10 @@ PAIRWISE = {
 def pairwise(rounds, **choices):
     """Levels, slack and weights of the last round as docs/pairwise.md has them, pair by pair.
 
-    Nothing is forgotten, and trails are of all coordinates.
+    Nothing is forgotten, and trails are of all coordinates. Where one party is alone, there is
+    nothing to learn.
     """
+    rounds = [updates for updates in rounds if len(updates) > 1]
     how = SimpleNamespace(**PAIRWISE | choices | {"lasted": 0.0})
     for count in range(int(how.enough_rounds), len(rounds)):  # before that nothing is known to last
         how.lasted = max(how.lasted, pairwise_round(rounds[:count], how)[3])

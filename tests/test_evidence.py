@@ -107,6 +107,16 @@ def test_shape_of_the_evidence():
     assert Evidence.of(np.ones((3, 4))).least_noise == 0
 
 
+def test_what_coordinates_are_worth_beside_some_peers():
+    """Nothing without any: a party alone is compared with nobody."""
+    for peers, worth in [(0, 0.0), (1, 1 / 4), (2, 1 / 3), (10, 9 / 11)]:
+        parties = tuple(map(str, range(peers + 1)))
+        block = Block(parties, np.zeros((peers + 2, peers + 2)), 60.0)
+        np.testing.assert_allclose(Evidence((block,)).worth, 60 * worth)
+    both = Evidence((block, Block(("0",), np.zeros((2, 2)), 1e6)))
+    np.testing.assert_array_equal(both.worth, Evidence((block,)).worth)
+
+
 def test_unusable_updates_are_left_out():
     evidence = Evidence.of({"a": np.ones(2), "b": np.array([1, np.inf]), "c": np.zeros(2)})
     assert evidence.parties == ("a", "c")

@@ -144,6 +144,63 @@ def test_newcomers_and_loners():
     assert joined.weights["b"] > joined.weights["z"] > 0
 
 
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("method", REMEMBERING)
+def test_alone_nothing_is_learnt_and_nothing_forgotten(method, others, tmp_path):
+    """Neither of the party that is alone nor of the others, however often; not by other ids."""
+    memory = cs.Memory(seed=0)
+    for seed in range(3):
+        cs.aggregate(send(seed, "abcdef"), method, memory)
+    before = memory.copy()
+    for seed in range(80):
+        party = "z" if others and seed % 2 else "f"
+        alone = cs.aggregate({party: send(seed, "a")["a"]}, method, memory)
+        np.testing.assert_array_equal(alone.value, send(seed, "a")["a"])
+    assert memory.rounds == 83
+    assert {p: memory.noise[p] for p in "abcdef"} == before.noise
+    assert np.isnan(memory.noise.get("z", np.nan))
+    memory.save(tmp_path / "memory.npz")
+    assert_same(cs.Memory.load(tmp_path / "memory.npz"), memory)
+    for passes_on in ("rounds", "evidence", "known"):
+        setattr(memory, passes_on, getattr(before, passes_on))
+    assert_same(memory, before)
+
+
+@pytest.mark.parametrize("sizes", [[120], [120, 7], [20_000]])
+def test_a_memory_may_begin_with_a_party_alone(sizes, tmp_path):
+    memory = cs.Memory(seed=0)
+    for seed, size in enumerate(sizes * 3):
+        cs.aggregate(send(seed, "f", size), memory=memory)
+        memory.save(tmp_path / "memory.npz")
+        assert_same(cs.Memory.load(tmp_path / "memory.npz"), memory)
+    assert np.isnan(memory.noise["f"])
+    fresh, updates = cs.Memory(seed=0), send(9, "abcdef", sizes[0])
+    assert (
+        cs.aggregate(updates, memory=memory).weights == cs.aggregate(updates, memory=fresh).weights
+    )
+
+
+def test_a_loud_party_does_not_lose_its_name_by_being_alone():
+    """It is as if it had been away."""
+    random, levels = np.random.default_rng(0), {"f": 3.0}
+    memory = cs.Memory(seed=0)
+
+    def meeting():
+        return {p: levels.get(p, 1.0) * random.standard_normal(1000) for p in "abcdefghij"}
+
+    for _ in range(3):
+        cs.aggregate(meeting(), memory=memory)
+    levels["f"] = 1.0
+    for _ in range(70):
+        cs.aggregate({"f": random.standard_normal(1000)}, memory=memory)
+    assert memory.noise["f"] == pytest.approx(3, rel=0.05)
+    level, worth = memory.past.of(("f",))
+    assert level == pytest.approx(9, rel=0.1)
+    assert worth == pytest.approx(2710 * 9 / 11 - 49, rel=0.05)
+    found = cs.aggregate(meeting(), memory=memory)
+    assert found.weights["f"] < 0.8 * found.weights["a"]
+
+
 def test_methods_without_memory_give_the_same_with_one():
     memory = cs.Memory()
     for seed in range(3):
@@ -225,7 +282,7 @@ def used():
         cs.aggregate(send(seed, parties), "pairwise", memory)
         cs.aggregate(send(seed, parties), cs.ICOV(rank=2), memory)
     assert len(memory.evidence.blocks) == 3
-    assert len(memory.trails.parties) == 6
+    assert len(memory.trails.parties) == 5
     assert np.isnan(memory.noise["z"])
     assert memory.known.latent.factors.shape == (5, 2)
     return memory

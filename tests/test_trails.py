@@ -263,11 +263,28 @@ def test_how_far_parties_are_apart_in_single_rounds_is_known_when_other_places_t
     assert relay.evidence(3).apart[0, 1] == pytest.approx(apart / met, rel=1e-3)
 
 
-def test_a_lone_party_is_apart_from_nobody():
-    memory = cs.Memory()
-    for _ in range(3):
-        cs.aggregate({"a": [1.0, 2.0]}, memory=memory)
-    assert memory.relay.evidence(1).apart.tolist() == [[0.0]]
+@pytest.mark.parametrize("size", [30, 9000])
+def test_a_party_alone_leaves_no_trail(size):
+    """It is its own median, and its error would be zero: a good name for nothing."""
+    memory = cs.Memory(seed=0)
+    for k in range(3):
+        cs.aggregate({"a": np.random.default_rng(k).standard_normal(size)}, memory=memory)
+    assert memory.trails is None
+    for updates, _ in rounds_of(3, size):
+        cs.aggregate(updates, memory=memory)
+    before, last = memory.relay, memory.trails.parties[-1]
+    for party, other in [(last, size), ("new", size), (last, size + 1)]:
+        cs.aggregate({party: np.ones(other)}, memory=memory)
+        for ours, theirs in [(memory.relay.used, before.used), (memory.relay.young, before.young)]:
+            assert (ours is None) == (theirs is None)
+            for what in ("parties", "rounds", "means", "age") if theirs else ():
+                assert getattr(ours, what) is getattr(theirs, what)
+    fresh = cs.Memory(seed=0)
+    for updates, _ in rounds_of(4, size):
+        cs.aggregate(updates, memory=fresh)
+    cs.aggregate(updates, memory=memory)
+    assert memory.trails.parties == fresh.trails.parties
+    assert_allclose(memory.trails.means, fresh.trails.means)
 
 
 @pytest.mark.parametrize(("many", "times"), [(1, 1e3), (3, 1e5), (12, 1e4)])

@@ -51,7 +51,8 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What earlier rounds told about the parties' noise levels; recently seen parties first."""
+    """What earlier rounds told about the parties' noise levels; those first that were compared with
+    others most recently."""
 
     parties: tuple[str, ...]
     levels: Vector  # (J,): relative to the typical level of their rounds

@@ -235,8 +235,9 @@ class Evidence:
         be told from its own, n coordinates are worth n(p − 1)/(p + 1), by least squares."""
         worth = np.zeros(len(self.parties))
         for block, members in zip(self.blocks, self.members, strict=True):
-            size = len(members)  # with two parties, nothing tells whose the noise is
-            worth[members] += block.count * max(1 - 2 / size, size**-2)
+            size = len(members)
+            if size > 1:  # with two parties, nothing tells whose the noise is
+                worth[members] += block.count * max(1 - 2 / size, size**-2)
         return worth
 
     @cached_property

@@ -127,8 +127,11 @@ class Memory:
         """The parties' trails, if there are any."""
         return None if self.relay is None else self.relay.used
 
-    def followed(self, parties: tuple[str, ...], size: int, look: Look) -> Relay:
-        """Return the trails after a round; ``look`` returns what was sent at given coordinates."""
+    def followed(self, parties: tuple[str, ...], size: int, look: Look) -> Relay | None:
+        """Return the trails after a round; ``look`` returns what was sent at given coordinates.
+        None if a party was alone: it is its own median, and its error would be zero."""
+        if len(parties) < 2:
+            return None
         relay = self.relay
         if relay is None or relay.used.size != size:  # none yet, or for another model
             relay = Relay.begun(size, self._random)
@@ -137,15 +140,22 @@ class Memory:
     def keep(self, now: Evidence, beliefs: Beliefs, relay: Relay | None = None) -> None:
         """Add a round, its beliefs, and the trails that `followed` returned."""
         now = moderated(as_sampled(now))
-        self.past = self._with_levels(now, beliefs)  # from what was remembered before this round
+        if len(now.parties) > 1:
+            self._learn(now, beliefs, relay)
+        elif self.known is not None:  # nobody to compare it with: all stays as if it were away
+            self.known = _ordered(self.known, now.parties)
         self.rounds += 1
         self.evidence = self._before(now).followed(now).latest(self.max_parties)
+        self._forget(max(self.max_parties, len(now.parties)))
+
+    def _learn(self, now: Evidence, beliefs: Beliefs, relay: Relay | None) -> None:
+        """Keep what a round told about its parties, before it is added to the evidence."""
+        self.past = self._with_levels(now, beliefs)
         if relay is not None:  # None: the method uses none
             self.relay = relay.judged(beliefs.lasts)
         told = _told(beliefs.known)
         if told is not None:
             self.known = _with_absent(told, self.known, now.parties)
-        self._forget(max(self.max_parties, len(now.parties)))
 
     def _with_levels(self, now: Evidence, beliefs: Beliefs) -> Past | None:
         """Return everybody's level, relative to the typical one and averaged over its rounds."""

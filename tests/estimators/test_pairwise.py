@@ -61,10 +61,12 @@ def test_equals_its_equations_pair_by_pair(name, size):
 
 
 @pytest.mark.parametrize(
-    ("lasts", "unshared"), [(0.0, 0.01), (0.1, 0.01), (0.5, 0.01), (0.5, None)]
+    ("lasts", "unshared", "alone"),
+    [(0.0, 0.01, 0), (0.1, 0.01, 0), (0.5, 0.01, 0), (0.5, None, 0), (0.1, 0.01, 2)],
 )
-def test_equals_its_equations_over_many_rounds(lasts, unshared):
-    """Of which some parties missed a few; one errs the same way always, errors of all last."""
+def test_equals_its_equations_over_many_rounds(lasts, unshared, alone):
+    """Of which some parties missed a few; one errs the same way always, errors of all last. It may
+    come alone between other rounds, too."""
     random, rounds = np.random.default_rng(4), []
     own, few = 1.5 * random.standard_normal((9, 8)), random.standard_normal((8, 60))
     for _ in range(13):
@@ -72,6 +74,7 @@ def test_equals_its_equations_over_many_rounds(lasts, unshared):
         errors[0] = own[0]
         X = random.standard_normal(60) + errors @ few
         there = [j for j in range(9) if j < 5 or random.random() < 0.8]
+        rounds += [{"p0": random.standard_normal(60)}] * alone
         rounds.append({f"p{j}": X[j] for j in there})
     memory = cs.Memory(decay=1.0)
     for updates in rounds:

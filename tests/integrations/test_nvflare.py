@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import psutil
 import pytest
@@ -428,6 +429,23 @@ def test_models_of_torch_stay_so(dtype: str, spooled: bool, tmp_path: Path):
     assert after["w"].shape == (20, 30)
     assert float((after["w"] - 3).abs().max()) < 0.5
     assert int(after["n"]) == 7
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_models_of_bfloat16_stay_so_and_finite(library: str):
+    """Even if a party sends wider numbers, and a mean believes them."""
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        start: Any = torch.zeros(20, 30, dtype=torch.bfloat16)
+    else:
+        start = np.zeros((20, 30), ml_dtypes.bfloat16)
+    found = aggregator({"w": start})
+    for j in range(4):
+        found.accept_model(sent(f"s{j}", {"w": np.full((20, 30), 3.4e38, np.float32)}))
+    after = found.aggregate_model().params["w"]
+    assert after.dtype == start.dtype
+    assert type(after) is type(start)
+    assert float(after[0, 0]) == float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
 
 
 def in_simulator(command: list[str], where: Path) -> Path:

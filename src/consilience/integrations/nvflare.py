@@ -28,7 +28,7 @@ from consilience.integrations.rounds import Rounds
 from consilience.memory import Memory
 from consilience.require import Require
 from consilience.text import shown, told
-from consilience.updates.tensors import as_numpy, tensor, to_bfloat16
+from consilience.updates.tensors import LARGEST_OF, as_numpy, tensor, to_bfloat16
 
 try:
     from nvflare.apis.dxo import from_shareable
@@ -282,8 +282,10 @@ def _sender(shareable: Shareable, fl_ctx: FLContext) -> str:
 
 
 def _arrays(model: dict[str, Any] | None) -> dict[str, NDArray[Any]] | None:
-    """Return a model as numpy arrays, with bfloat16 as float32."""
-    return None if model is None else {name: as_numpy(source) for name, source in model.items()}
+    """Return a model as numpy arrays; bfloat16 of another library as float32."""
+    if model is None:
+        return None
+    return {name: x if isinstance(x, np.ndarray) else as_numpy(x) for name, x in model.items()}
 
 
 def _alike(model: Any, start: dict[str, Any]) -> dict[str, Any]:
@@ -293,5 +295,8 @@ def _alike(model: Any, start: dict[str, Any]) -> dict[str, Any]:
         if name in start and not isinstance(start[name], np.ndarray):
             seen = tensor(start[name])
             flat = np.ascontiguousarray(value).reshape(-1)
-            found[name] = seen.rebuild(to_bfloat16(flat) if seen.dtype == "bfloat16" else flat)
+            if seen.dtype == "bfloat16":  # what float32 can hold may be beyond its range
+                largest = LARGEST_OF[seen.dtype]
+                flat = to_bfloat16(flat.clip(-largest, largest))
+            found[name] = seen.rebuild(flat)
     return found

@@ -35,7 +35,7 @@ from consilience.summary import Summary
 from consilience.text import shown, told
 from consilience.updates.adapters import LoRA, are_factors, meaning
 from consilience.updates.names import Patterns
-from consilience.updates.tensors import as_numpy
+from consilience.updates.tensors import LARGEST_OF, as_numpy, outline
 
 _REASON = 400  # characters said about a party, some of which may be foreign
 _NOTE = 1000  # and about a round
@@ -220,8 +220,7 @@ class Rounds:
             return None, f"no usable updates, expected {self.minimum} at least", {}
         centre = model
         if model is not None and self.step is not None:
-            # Not zeros_like: untouched pages of np.zeros take no memory.
-            centre = {name: np.zeros(t.shape, t.dtype) for name, t in model.items()}
+            centre = {name: _zeros(tensor) for name, tensor in model.items()}
         lora = self._meaning(model)
         try:
             try:
@@ -274,20 +273,22 @@ class Rounds:
         if model is None:
             return value
         value = value if type(value) is dict else dict(value)  # a foreign mapping may be read-only
-        for name, tensor in model.items():
-            tensor = as_numpy(tensor)  # it may lie in a file
+        for name, source in model.items():
+            tensor = as_numpy(source)  # it may lie in a file
+            # Only as an array of numpy bfloat16 has a dtype to go back to.
+            own = source if isinstance(source, np.ndarray) else tensor
             if name not in value:
-                value[name] = tensor
+                value[name] = own
                 continue
             # The consensus may be of another library, like the parties' tensors.
             sent = as_numpy(value[name])
             if self.step is None:
-                value[name] = _rounded(sent, tensor.dtype)
+                value[name] = _rounded(sent, own.dtype)
             elif tensor.dtype.kind == "f":
                 with np.errstate(over="ignore"):
-                    value[name] = _rounded(tensor + self.step * sent, tensor.dtype)
+                    value[name] = _rounded(tensor + self.step * sent, own.dtype)
             else:  # a difference of counters or masks has no meaning
-                value[name] = tensor
+                value[name] = own
         return {name: value[name] for name in model}
 
     def _tell(
@@ -335,10 +336,22 @@ class Rounds:
             self.log.error("round %d is missing in the record %s: %s", round, self.record, error)
 
 
+def _zeros(tensor: Any) -> NDArray[Any]:
+    """Return zeros of the same shape and dtype, or what numpy has for a dtype of another library.
+    Unlike those of np.zeros_like, pages of np.zeros take no memory until they are touched."""
+    if isinstance(tensor, np.ndarray):
+        return np.zeros(tensor.shape, tensor.dtype)
+    seen = outline(tensor)
+    return np.zeros(seen.shape, "float32" if seen.dtype == "bfloat16" else seen.dtype)
+
+
 def _rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return values in a dtype, clipped to its range: an infinite model would end a federation, as
     no party can be near it."""
     with np.errstate(over="ignore"):
+        if dtype.name == "bfloat16":  # to numpy no float, so it is clipped before
+            largest = LARGEST_OF["bfloat16"]
+            return values.astype(np.float32).clip(-largest, largest).astype(dtype)
         rounded: NDArray[Any] = values.astype(dtype, copy=False)
     if dtype.kind == "f" and not np.isfinite(rounded).all():
         largest = np.finfo(dtype).max
