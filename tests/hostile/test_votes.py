@@ -93,5 +93,5 @@ def test_complex_numbers_part_by_part():
 def test_in_shards_too():
     shard = Shard(parse([{"w": np.ones(2), "n": n} for n in (3, 5, 90)]))
     weights = np.array([0.001, 0.001, 0.998, 0.0])
-    value = shard.combine({}, weights, None, None).finish(weights[:-1], 0, None)
+    value = shard.combine({}, False, weights, None, None).finish(weights[:-1], 0, None)
     assert value["n"] == 5
